@@ -146,7 +146,7 @@ def _bench(args: argparse.Namespace) -> None:
 @contextlib.contextmanager
 def _broker() -> Iterator[tuple[EmbeddedKafka, int]]:
     """The broker, and the port of its metrics."""
-    kafka = EmbeddedKafka(heap=BROKER_HEAP, config=BROKER)
+    kafka = EmbeddedKafka(heap=BROKER_HEAP, config=BROKER, jvm_flags=())
     with contextlib.closing(kafka):
         with jmx_port() as port:
             kafka.open()

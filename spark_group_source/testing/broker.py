@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 LOG_LENGTH = 4000
 STOP_TIMEOUT_S = 20.0
 FORMAT_TIMEOUT_S = 60.0
+FEATURES = "bootstrap.checkpoint"
+"""The file in which Kafka's StorageTool names the features of a new cluster."""
+_formatted: dict[Path, bytes] = {}
+"""Content of that file by Kafka's jars: it is the same for all clusters, and the tool takes longer than a copy."""
 
 
 class PortTaken(EmbeddedKafkaError):
@@ -58,19 +62,22 @@ class BrokerProcess:
         properties: Mapping[str, str],
         libs: Path,
         heap: str,
+        jvm_flags: Sequence[str],
         watchdog: Watchdog,
         main: str = "kafka.Kafka",
     ) -> None:
         self.node_id = node_id
         self._log = directory / "broker.log"
         self._properties = directory / "server.properties"
+        self._data = directory / "data"
         self._libs = libs
         self._heap = heap
+        self._jvm_flags = jvm_flags
         self._watchdog = watchdog
         self._main = main
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True)
-        lines = {**properties, "log.dirs": str(directory / "data")}
+        lines = {**properties, "log.dirs": str(self._data)}
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
 
     @property
@@ -84,15 +91,23 @@ class BrokerProcess:
         Raises:
             EmbeddedKafkaError: Kafka's StorageTool failed; the text holds its output.
         """
+        if features := _formatted.get(self._libs):
+            self._data.mkdir()
+            (self._data / FEATURES).write_bytes(features)
+            (self._data / "meta.properties").write_text(
+                f"version=1\ncluster.id={cluster_id}\nnode.id={self.node_id}\n", encoding="utf-8"
+            )
+            return
         arguments = ["format", "-t", cluster_id, "-c", str(self._properties)]
         command = java_command(self._libs, self._heap, "kafka.tools.StorageTool", arguments, BRIEF)
         completed = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S, check=False)
         if completed.returncode != 0:
             raise _format_error(command[0], completed.stdout + completed.stderr)
+        _formatted[self._libs] = (self._data / FEATURES).read_bytes()
 
     def start(self) -> None:
         """Starts the process and returns before it is ready."""
-        command = java_command(self._libs, self._heap, self._main, [str(self._properties)])
+        command = java_command(self._libs, self._heap, self._main, [str(self._properties)], *self._jvm_flags)
         with self._log.open("ab") as log:
             # In a session of its own, Ctrl-C reaches only the test program, which then stops its brokers in order.
             self._process = subprocess.Popen(
@@ -234,12 +249,14 @@ class BrokerCluster:
         listeners: Sequence[str] = (),
         version: str = KAFKA_VERSION,
         heap: str = "512m",
+        jvm_flags: Sequence[str] = (BRIEF,),
     ) -> None:
         self._count = brokers
         self._config = dict(config or {})
         self._listeners = ("PLAINTEXT", *listeners)
         self._version = version
         self._heap = heap
+        self._jvm_flags = jvm_flags
         self.libs = Path()
         self.directory = Path()
         self._cluster_id = ""
@@ -261,6 +278,7 @@ class BrokerCluster:
 
     def close(self) -> None:
         """Stops every node and deletes the cluster's directory. May be repeated."""
+        self._forget_clients()
         for broker in self._brokers.values():
             # Nothing of the node is kept, so an orderly shutdown would only cost time.
             broker.kill()
@@ -329,12 +347,16 @@ class BrokerCluster:
         for broker in self._selected(node):
             broker.resume()
 
+    def _forget_clients(self) -> None:
+        """Closes kept clients, because nodes are about to change."""
+
     # Starting
 
     def _nodes(self) -> range:
         return range(1, self._count + 1)
 
     def _selected(self, node: int | None) -> list[BrokerProcess]:
+        self._forget_clients()
         return list(self._brokers.values()) if node is None else [self._brokers[node]]
 
     def _start_cluster(self) -> None:
@@ -349,7 +371,8 @@ class BrokerCluster:
         self._cluster_id = new_cluster_id()
         for node in self._nodes():
             directory = self.directory / f"node-{node}"
-            broker = BrokerProcess(node, directory, self._properties(node), self.libs, self._heap, watchdog)
+            properties = self._properties(node)
+            broker = BrokerProcess(node, directory, properties, self.libs, self._heap, self._jvm_flags, watchdog)
             if not self._uses_zookeeper:
                 broker.format(self._cluster_id)
             self._brokers[node] = broker
@@ -374,7 +397,7 @@ class BrokerCluster:
             "clientPortAddress": HOST,
             "admin.enableServer": "false",
         }
-        zookeeper = BrokerProcess(0, directory, properties, self.libs, self._heap, watchdog, main=ZOOKEEPER)
+        zookeeper = BrokerProcess(0, directory, properties, self.libs, self._heap, (), watchdog, main=ZOOKEEPER)
         self._closing.callback(zookeeper.kill)
         zookeeper.start()
         self._await_port(1, Deadline.after(START_TIMEOUT_S), "CONTROLLER")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spark_group_source.group.description import GroupDescription
+    from spark_group_source.lag.client import GroupLagClient
 
 TOOL_TIMEOUT_S = 60.0
 COORDINATOR_TIMEOUT_S = 60.0
@@ -45,7 +47,13 @@ class EmbeddedKafka(BrokerCluster):
             port; put their other properties into ``config``.
         version: Kafka's version.
         heap: heap of each node.
+        jvm_flags: flags of each node's JVM. The default starts fast, and is slower under a high load.
     """
+
+    # Kept from call to call: a new client costs more than most requests, and tests poll.
+    _admin: KafkaAdminClient | None = None
+    _producer: KafkaProducer | None = None
+    _group_client: GroupLagClient | None = None
 
     def __enter__(self) -> EmbeddedKafka:
         self.open()
@@ -67,23 +75,22 @@ class EmbeddedKafka(BrokerCluster):
 
         if replication < 0 and self.version < (2, 4):  # where brokers know no default
             replication = min(self._count, MAX_REPLICATION)
-        with self.admin() as admin:
-            topic = NewTopic(name, partitions, replication, topic_configs=dict(config or {}))
-            admin.create_topics([topic], wait_for_metadata=True)
-            # With thousands of partitions the metadata names the leaders long before their logs exist.
-            specs = {TopicPartition(name, number): OffsetSpec.EARLIEST for number in range(partitions)}
-            _retry(lambda: admin.list_partition_offsets(specs), LEADERS_TIMEOUT_S)
+        topic = NewTopic(name, partitions, replication, topic_configs=dict(config or {}))
+        self._ask(lambda admin: admin.create_topics([topic], wait_for_metadata=True))
+        # With thousands of partitions the metadata names the leaders long before their logs exist.
+        specs = {TopicPartition(name, number): OffsetSpec.EARLIEST for number in range(partitions)}
+        _retry(lambda: self._ask(lambda admin: admin.list_partition_offsets(specs)), LEADERS_TIMEOUT_S)
         return name
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic."""
-        with self.admin() as admin:
+        with self.admin() as admin:  # also forgets the kept producer, which knows the topic
             admin.delete_topics([name])
 
     def topics(self) -> list[str]:
         """Returns the names of all topics except Kafka's internal topics, sorted."""
-        with self.admin() as admin:
-            return sorted(name for name in admin.list_topics() if not name.startswith("__"))
+        names = self._ask(lambda admin: admin.list_topics())
+        return sorted(name for name in names if not name.startswith("__"))
 
     def produce(
         self, topic: str | None, rows: Iterable[Row] | DataFrame, partition: int | None = None, **config: object
@@ -105,7 +112,7 @@ class EmbeddedKafka(BrokerCluster):
             RowError: a row cannot be written; the rows before it may have been written.
         """
         sent = []
-        with self.producer(**config) as producer:
+        with self.producer(**config) if config else self._kept_producer() as producer:
             for row in records(rows):
                 if (to := topic or row.topic) is None:
                     raise RowError("A row names no topic.", "Name a topic for all rows, or in each row.")
@@ -124,10 +131,9 @@ class EmbeddedKafka(BrokerCluster):
     def _offsets(self, topic: str, spec: OffsetSpec) -> dict[int, int]:
         from kafka import TopicPartition
 
-        with self.admin() as admin:
-            partitions = admin.describe_topics([topic])[0]["partitions"]
-            specs = {TopicPartition(topic, each["partition_index"]): spec for each in partitions}
-            offsets = admin.list_partition_offsets(specs)
+        partitions = self._ask(lambda admin: admin.describe_topics([topic]))[0]["partitions"]
+        specs = {TopicPartition(topic, each["partition_index"]): spec for each in partitions}
+        offsets = self._ask(lambda admin: admin.list_partition_offsets(specs))
         return {tp.partition: each.offset for tp, each in sorted(offsets.items())}
 
     # Consumer groups, from Kafka's own tools and requests
@@ -178,13 +184,19 @@ class EmbeddedKafka(BrokerCluster):
         """Describes a group as the source does: kafka-python's admin client takes a group of KIP-848 for a dead one."""
         from spark_group_source.lag.client import GroupLagClient
 
-        options = {"kafka.bootstrap.servers": self.bootstrap_servers, "kafka.group.id": group, "subscribePattern": ".*"}
-        with contextlib.closing(GroupLagClient(options, COORDINATOR_TIMEOUT_S)) as probe:
-            return probe.describe()
+        if self._group_client is None or self._group_client.group != group:
+            if self._group_client is not None:
+                self._group_client.close()
+            servers = {"kafka.bootstrap.servers": self.bootstrap_servers}
+            options = {**servers, "kafka.group.id": group, "subscribePattern": ".*"}
+            self._group_client = GroupLagClient(options, COORDINATOR_TIMEOUT_S)
+        return self._group_client.describe()
 
     def committed(self, group: str, topic: str | None = None) -> dict[tuple[str, int], int]:
         """Returns the committed offset of each (topic, partition) of a group, or of one topic; fast enough to poll."""
-        offsets = self._with_coordinator(lambda admin: admin.list_group_offsets(group))[group]
+        # The coordinator is not available yet at a group's first use, and after a restart.
+        request = functools.partial(self._ask, lambda admin: admin.list_group_offsets(group))
+        offsets = _retry(request, COORDINATOR_TIMEOUT_S)[group]
         return {
             (tp.topic, tp.partition): each.offset for tp, each in sorted(offsets.items()) if topic in (None, tp.topic)
         }
@@ -203,18 +215,8 @@ class EmbeddedKafka(BrokerCluster):
 
     def active_groups(self) -> list[str]:
         """Returns the ids of groups that have members now, or had members a moment ago; fast."""
-        with self.admin() as admin:
-            groups = admin.list_groups()
+        groups = self._ask(lambda admin: admin.list_groups())
         return sorted(group["group_id"] for group in groups if group["group_state"] not in ("Empty", "Dead"))
-
-    def _with_coordinator(self, request: Callable[[KafkaAdminClient], Any]) -> Any:
-        """Retries while the coordinator is not available yet: at a group's first use, and after a restart."""
-
-        def send() -> Any:
-            with self.admin() as admin:
-                return request(admin)
-
-        return _retry(send, COORDINATOR_TIMEOUT_S)
 
     # Clients of kafka-python
 
@@ -223,6 +225,7 @@ class EmbeddedKafka(BrokerCluster):
         """Yields kafka-python's admin client, connected."""
         from kafka.admin import KafkaAdminClient
 
+        self._forget_clients()  # their metadata may be older than what the caller changes
         client = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))
         try:
             yield client
@@ -232,13 +235,47 @@ class EmbeddedKafka(BrokerCluster):
     @contextlib.contextmanager
     def producer(self, **config: object) -> Iterator[KafkaProducer]:
         """Yields kafka-python's producer, connected; ``config`` overrides its settings."""
-        from kafka import KafkaProducer
-
-        client = KafkaProducer(**{"bootstrap_servers": self.bootstrap_servers.split(","), "linger_ms": 5, **config})
+        client = self._new_producer(**config)
         try:
             yield client
         finally:
             client.close(timeout=PRODUCE_TIMEOUT_S)
+
+    def _new_producer(self, **config: object) -> KafkaProducer:
+        from kafka import KafkaProducer
+
+        return KafkaProducer(**{"bootstrap_servers": self.bootstrap_servers.split(","), "linger_ms": 5, **config})
+
+    def _ask(self, request: Callable[[KafkaAdminClient], Any]) -> Any:
+        """Sends a request with the kept admin client; an error may be the client's, so the next call has another."""
+        from kafka.admin import KafkaAdminClient
+
+        if self._admin is None:
+            self._admin = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))
+        try:
+            return request(self._admin)
+        except BaseException:
+            self._forget_clients()
+            raise
+
+    @contextlib.contextmanager
+    def _kept_producer(self) -> Iterator[KafkaProducer]:
+        if self._producer is None:
+            self._producer = self._new_producer()
+        try:
+            yield self._producer
+        except BaseException:
+            self._forget_clients()
+            raise
+
+    def _forget_clients(self) -> None:
+        if self._admin is not None:
+            self._admin.close()
+        if self._producer is not None:
+            self._producer.close(timeout=1)  # without limit it would wait for what a dead broker never acknowledges
+        if self._group_client is not None:
+            self._group_client.close()
+        self._admin = self._producer = self._group_client = None
 
 
 def _retry(request: Callable[[], Any], timeout_s: float) -> Any:

@@ -29,9 +29,3 @@ def further(old: dict[str, dict[int, int]], new: dict[str, dict[int, int]]) -> d
         topic: {number: at + FURTHER for number, at in starts.items() if number not in old.get(topic, {})}
         for topic, starts in new.items()
     }
-
-
-def take_a_while(old: object, new: object) -> None:
-    """Leaves time for records to arrive before the query uses its start position."""
-    Path(os.environ[BEGUN]).touch()
-    time.sleep(3.0)

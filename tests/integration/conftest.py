@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.spark import SETTINGS
 from tests.integration import secured as secured_kafka
-from tests.integration.query_process import QueryProcess, source_options
+from tests.integration.query_process import PlainQuery, QueryProcess, source_options
 from tests.integration.reader import Reader
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -69,5 +69,20 @@ def query(kafka: EmbeddedKafka, group: str, tmp_path: Path) -> Iterator[Callable
         return made[-1]
 
     yield make
+    for each in made:
+        each.kill()
+
+
+@pytest.fixture
+def plain(kafka: EmbeddedKafka, group: str, tmp_path: Path) -> Iterator[Callable[..., PlainQuery]]:
+    """Starts queries of the test's group without Spark: ``plain(topic, checkpoint, *pause, **options)``."""
+    made: list[PlainQuery] = []
+
+    def begin(topic: str, checkpoint: str, *pause: str, **more: str) -> PlainQuery:
+        options = source_options(kafka, topic, group, **more)
+        made.append(PlainQuery(tmp_path / f"plain-{len(made)}", tmp_path / checkpoint, options, *pause))
+        return made[-1]
+
+    yield begin
     for each in made:
         each.kill()

@@ -15,7 +15,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker import HOST, free_ports
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.settings import WireOptions
+from tests.integration.standing import wire
 
 CHUNK = 65536
 LISTENER = "CUT"
@@ -115,10 +115,7 @@ class CutKafka(EmbeddedKafka):
         """Creates the topic with all leaders away from the group's coordinator; returns the link to the coordinator."""
         from kafka.admin import NewTopic
 
-        servers = [each.rsplit(":", 1) for each in self.bootstrap_servers.split(",")]
-        with contextlib.closing(
-            Cluster(WireOptions(tuple((host, int(port)) for host, port in servers), "test"))
-        ) as cluster:
+        with contextlib.closing(Cluster(wire(self))) as cluster:
             coordinator = cluster.find_coordinator(group, Deadline.after(RESPONSE_TIMEOUT_S)).id
         leader = next(node for node in self._nodes() if node != coordinator)
         wanted = NewTopic(topic, replica_assignments={number: [leader] for number in range(partitions)})

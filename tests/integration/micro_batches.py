@@ -5,11 +5,12 @@ before it is read and in ``commits`` when it is completed. The order of the call
 a batch is written to ``rows/BATCH-ATTEMPT.json`` before the batch may end.
 
 The file ``events`` lists the events. At each event in ``pause`` of the settings, the process waits for a file of that
-name, or for its death. A file ``stop`` ends the query in order when it is idle.
+name, or for its death. A file ``stop`` ends the query in order when it is idle, ``stop between batches`` at once.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import sys
@@ -29,6 +30,8 @@ from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application
 
 POLL_S = 0.02
+ADMISSION = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
+"""Whether Spark passes the start and a limit to ``latestOffset()``: PySpark 4.2 or later."""
 
 Offset = dict[str, Any]
 
@@ -92,14 +95,19 @@ class MicroBatches:
         batch = self._offsets.latest()
         if batch > self._commits.latest():
             self._run(batch)
-        while not (batch == self._advance(batch) and (self._work / "stop").exists()):
+        while not (self._work / "stop between batches").exists():
+            if batch == self._advance(batch) and (self._work / "stop").exists():
+                break
             batch = self._offsets.latest()
+        if batch >= 0:
+            self._reader.commit(self._offsets.get(batch))
         self._reader.stop()
 
     def _advance(self, batch: int) -> int:
         """Runs the next batch, if any; returns the last completed batch."""
         start = self._offsets.get(batch) if batch >= 0 else self._initial()
-        end = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
+        known = (start, self._reader.getDefaultReadLimit()) if ADMISSION else ()
+        end = self._reader.latestOffset(*known)
         if batch >= 0 and json.dumps(end) == json.dumps(start):
             self.record_once(f"idle {batch}")
             time.sleep(POLL_S)

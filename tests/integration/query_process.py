@@ -20,6 +20,7 @@ from tests.fake import FakeKafka
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "run_query.py"
+PLAIN = Path(__file__).parent / "micro_batches.py"
 TIMEOUT_S = 180.0
 POLL_S = 0.05
 
@@ -67,7 +68,6 @@ class QueryProcess:
         work: directory of this run, which also receives the rows.
         options: options of the source.
         checkpoint: checkpoint of the query; by default a new one.
-        schema: columns that the query reads; by default all.
         beside: another group, for which a second query of the same driver reads the same topic.
         processing_time: interval of the trigger. The query then writes Parquet to ``sink``, beside its checkpoint.
     """
@@ -78,7 +78,6 @@ class QueryProcess:
         options: dict[str, str],
         checkpoint: Path | None = None,
         available_now: bool = False,
-        schema: str = "",
         beside: str = "",
         processing_time: str = "",
     ) -> None:
@@ -88,7 +87,6 @@ class QueryProcess:
             "options": options,
             "checkpoint": str(checkpoint or work / "checkpoint"),
             "available_now": available_now,
-            "schema": schema,
             "beside": beside,
             "processing_time": processing_time,
         }
@@ -202,13 +200,6 @@ class QueryProcess:
         self._close_stdin()
         self.await_end()
 
-    def stop_between_batches(self) -> None:
-        """Stops the query after its running batch, so that no other member replays the batch."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
-        self.stop()
-
     def await_end(self, deadline: float = TIMEOUT_S) -> None:
         """Waits until the run ends; fails if it ends with an error."""
         assert self._process is not None
@@ -246,3 +237,88 @@ class QueryProcess:
             # A killed process cannot clean up.
             "SPARK_LOCAL_DIRS": str(self.work / "local"),
         }
+
+
+class PlainQuery:
+    """One run of a query without Spark, in a separate process that starts in a second: see ``micro_batches``.
+
+    Args:
+        work: directory of this run.
+        checkpoint: checkpoint of the query, which also receives the rows.
+        options: options of the source.
+        pause: events at which the run waits for :meth:`go_on`, or for its death.
+    """
+
+    def __init__(self, work: Path, checkpoint: Path, options: dict[str, str], *pause: str) -> None:
+        self._work, self._checkpoint = work, checkpoint
+        work.mkdir()
+        settings = {"options": options, "checkpoint": str(checkpoint), "pause": pause}
+        (work / "settings.json").write_text(json.dumps(settings))
+        with (work / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(PLAIN), str(work)], cwd=REPOSITORY, stdout=log, stderr=log
+            )
+        self.pid = self._process.pid
+
+    def log(self) -> str:
+        return (self._work / "log").read_text()
+
+    def running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    def events(self) -> list[str]:
+        path = self._work / "events"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def until(self, condition: Callable[[], object], deadline: float = TIMEOUT_S, what: str = "it") -> float:
+        """Like :func:`eventually`, but fails at once if the process has ended."""
+
+        def holds() -> object:
+            assert self.running(), self.log()[-4000:]
+            return condition()
+
+        return eventually(holds, deadline, f"{what} after {self.events()}")
+
+    def reaches(self, event: str) -> PlainQuery:
+        """Waits for an event."""
+        self.until(lambda: event in self.events(), what=event)
+        return self
+
+    def go_on(self, event: str) -> None:
+        """Ends the pause at an event."""
+        (self._work / event).touch()
+
+    def planned_at(self, batch: int) -> float:
+        """When the batch was logged."""
+        return (self._checkpoint / "offsets" / str(batch)).stat().st_mtime
+
+    def batches(self) -> list[int]:
+        """The batches that this and earlier runs with the checkpoint have read."""
+        return sorted({int(each.stem.split("-")[0]) for each in self._checkpoint.glob("rows/*.json")})
+
+    def attempts(self, batch: int) -> list[list[Place]]:
+        """The rows of each attempt at a batch, in order."""
+        found = sorted(self._checkpoint.glob(f"rows/{batch}-*.json"), key=lambda each: int(each.stem.split("-")[1]))
+        return [[(partition, offset) for partition, offset in json.loads(each.read_text())] for each in found]
+
+    def places(self, *batches: int) -> list[Place]:
+        """The rows of the last attempt at each batch, or at these batches."""
+        return [place for batch in batches or self.batches() for place in self.attempts(batch)[-1]]
+
+    def every_place(self) -> list[Place]:
+        """The rows of all attempts at all batches."""
+        return [place for batch in self.batches() for attempt in self.attempts(batch) for place in attempt]
+
+    def end(self, signal_: str = "stop") -> None:
+        """Ends in order when it is idle."""
+        (self._work / signal_).touch()
+        assert self._process.wait(TIMEOUT_S) == 0, self.log()[-4000:]
+
+    def stop_between_batches(self) -> None:
+        """Ends in order after its running batch, even if there is more to read."""
+        self.end("stop between batches")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()

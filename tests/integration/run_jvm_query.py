@@ -31,8 +31,6 @@ def main(place: str) -> None:
     spark = builder.getOrCreate()
     frames = [source(spark, number, options) for number, options in enumerate(settings["sources"])]
     rows = functools.reduce(DataFrame.union, frames)
-    if settings["stateful"]:
-        rows = rows.dropDuplicates()
     writer = rows.writeStream.format("parquet").option("path", settings["output"])
     writer = writer.option("checkpointLocation", settings["checkpoint"])
     query = (writer.trigger(availableNow=True) if settings["available_now"] else writer).start()

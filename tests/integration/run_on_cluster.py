@@ -1,14 +1,12 @@
 """Reads what is in a topic, on a cluster, and tells who read it and with which packages; see ``test_clusters``.
 
 The argument is a directory with ``settings.json``: the source's options. Rows go to ``rows/BATCH.parquet``. Each task
-notes in ``task-ID.json`` the process of its Python daemon, and which connections to Kafka its executor's workers have
-(on Linux). While there is a file ``hold``, no task ends. In the end
+notes in ``task-ID.json`` the process of its Python daemon. While there is a file ``hold``, no task ends. In the end
 ``workers.json`` tells of Python workers where their packages are.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -36,13 +34,12 @@ def main(place: str) -> None:
     register(spark)
 
     options = json.loads((work / "settings.json").read_text())
-    port = int(options["kafka.bootstrap.servers"].rpartition(":")[2])
 
     def hold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             task = TaskContext.get()
             assert task is not None
-            note = {"daemon": os.getppid(), "connections": connections(os.getppid(), port)}
+            note = {"daemon": os.getppid()}
             written = work / f"task-{task.taskAttemptId()}.partial"
             written.write_text(json.dumps(note))
             written.rename(written.with_suffix(".json"))
@@ -65,20 +62,6 @@ def main(place: str) -> None:
     workers = spark.sparkContext.parallelize(range(TASKS), TASKS).map(told).collect()
     (work / "workers.json").write_text(json.dumps(workers))
     spark.stop()
-
-
-def connections(daemon: int, port: int) -> list[str]:
-    """Local addresses of the connections that the processes below this one have to a port."""
-    if not sys.platform.startswith("linux"):
-        return []
-    held = set()
-    for pid in Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split():
-        with contextlib.suppress(OSError):  # ended meanwhile
-            for each in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):  # closed meanwhile
-                    held.add(os.readlink(each))
-    table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return [row[1] for row in table if int(row[2].rpartition(":")[2], 16) == port and f"socket:[{row[9]}]" in held]
 
 
 def told(_: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 The argument is a directory with ``settings.json``. Each attempt at a batch is written to ``rows/BATCH-ATTEMPT.parquet``
 before the batch may end; while a file ``hold`` names that batch or an earlier one, it does not end. The end of stdin
-stops the query at once, a line before the next batch.
+stops the query.
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_group_source import register
 
 POLL_S = 0.02
-IDLE_S = 10
-"""In which the next batch comes, or there is nothing to read."""
 
 
 def held(work: Path, number: int) -> bool:
@@ -49,11 +46,7 @@ def main(place: str) -> None:
     )
     register(spark)
 
-    stopping = threading.Event()
-
     def write(batch: DataFrame, number: int) -> None:
-        if stopping.is_set():
-            raise InterruptedError("told to stop before this batch")
         rows = batch.toArrow().sort_by([("partition", "ascending"), ("offset", "ascending")])
         attempt = len(list((work / "rows").glob(f"{number}-*.parquet")))
         written = work / "rows" / f"{number}-{attempt}.partial"
@@ -65,8 +58,7 @@ def main(place: str) -> None:
     if settings["beside"]:
         other = {**settings["options"], "kafka.group.id": settings["beside"]}
         spark.readStream.format("kafka-group").options(**other).load().writeStream.format("noop").start()
-    reader = spark.readStream.format("kafka-group").options(**settings["options"])
-    source = (reader.schema(settings["schema"]) if settings["schema"] else reader).load()
+    source = spark.readStream.format("kafka-group").options(**settings["options"]).load()
     stream = source.writeStream.foreachBatch(write).option("checkpointLocation", settings["checkpoint"])
     if settings["processing_time"]:
         stream = source.writeStream.format("parquet").option("path", str(Path(settings["checkpoint"]).parent / "sink"))
@@ -77,17 +69,11 @@ def main(place: str) -> None:
     query = stream.start()
 
     def stop_when_told() -> None:
-        if sys.stdin.readline():
-            stopping.set()
-            query.awaitTermination(IDLE_S)
+        sys.stdin.read()
         query.stop()
 
     threading.Thread(target=stop_when_told, daemon=True).start()
-    try:
-        query.awaitTermination()
-    except StreamingQueryException:
-        if not stopping.is_set():
-            raise
+    query.awaitTermination()
     spark.stop()
 
 

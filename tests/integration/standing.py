@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.wire.settings import WireOptions
 from tests.integration.query_process import SESSION_MS, Place
+
+
+def wire(kafka: EmbeddedKafka, client_id: str = "test", **more: Any) -> WireOptions:
+    """Settings of a client of these brokers."""
+    servers = [each.rsplit(":", 1) for each in kafka.bootstrap_servers.split(",")]
+    return WireOptions(tuple((host, int(port)) for host, port in servers), client_id, **more)
 
 
 def fill(kafka: EmbeddedKafka, topic: str, count: int) -> set[Place]:
@@ -37,3 +47,26 @@ def shorten_sessions(kafka: EmbeddedKafka, group: str) -> None:
     with kafka.admin() as admin:
         config = {"consumer.session.timeout.ms": f"{SESSION_MS}"}
         admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group, configs=config)])
+
+
+class Producing:
+    """Writes ten records a second to each partition while a ``with`` block runs."""
+
+    def __init__(self, kafka: EmbeddedKafka, topic: str, partitions: int) -> None:
+        self._kafka, self._topic, self._partitions = kafka, topic, partitions
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._produce, daemon=True)
+
+    def __enter__(self) -> Producing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _produce(self) -> None:
+        with self._kafka.producer(acks="all") as producer:
+            while not self._ended.wait(0.1):
+                for partition in range(self._partitions):
+                    producer.send(self._topic, value=b"value", partition=partition)

@@ -65,6 +65,9 @@ def test_a_session_finds_the_source_itself_in_dataframes_and_in_sql(
 def test_committed_starts_at_the_groups_offsets_and_leaves_them_unchanged(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str
 ) -> None:
+    frame = batch_query(spark, kafka, topic, startingOffsets="committed", **{"kafka.group.id": group})
+    assert frame.count() == PARTITIONS * EACH
+    assert kafka.group_state(group) == "Dead", "a read creates no group"
     kafka.consumer_groups("--reset-offsets", "--group", group, "--topic", topic, "--to-latest", "--execute")
     kafka.produce(topic, ["a", "b"], partition=1)
     before = state_of(kafka, group)
@@ -75,25 +78,12 @@ def test_committed_starts_at_the_groups_offsets_and_leaves_them_unchanged(
     assert state_of(kafka, group) == before
 
 
-def test_committed_of_an_unknown_group_reads_everything_and_creates_no_group(
-    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str
-) -> None:
-    frame = batch_query(spark, kafka, topic, startingOffsets="committed", **{"kafka.group.id": group})
-    assert frame.count() == PARTITIONS * EACH
-    assert group not in kafka.consumer_groups("--list").split()
-
-
-@pytest.mark.parametrize(
-    ("options", "tasks"),
-    [({}, 1), ({"minRecordsPerTask": "1"}, 2), ({"maxRecordsPerPartition": "4"}, 6), ({"minPartitions": "5"}, 6)],
-    ids=str,
-)
-def test_a_batch_read_is_split_into_the_configured_tasks(
-    spark: SparkSession, kafka: EmbeddedKafka, topic: str, options: dict[str, str], tasks: int
-) -> None:
-    frame = batch_query(spark, kafka, topic, **options)
-    assert frame.rdd.getNumPartitions() == tasks
-    assert frame.select("partition", "offset").distinct().count() == frame.count() == PARTITIONS * EACH
+def test_a_batch_read_is_split_into_the_configured_tasks(spark: SparkSession, kafka: EmbeddedKafka, topic: str) -> None:
+    sizes: dict[tuple[str, str], int] = {("minRecordsPerTask", "1"): 2, ("maxRecordsPerPartition", "4"): 6}
+    for (name, value), tasks in {**sizes, ("minPartitions", "5"): 6, ("minPartitions", "1"): 1}.items():
+        frame = batch_query(spark, kafka, topic, **{name: value})
+        assert frame.rdd.getNumPartitions() == tasks
+        assert frame.select("partition", "offset").distinct().count() == frame.count() == PARTITIONS * EACH
 
 
 @pytest.mark.core

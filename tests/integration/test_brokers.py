@@ -1,67 +1,102 @@
-"""Brokers that die under running queries: a cluster of three, real Spark."""
+"""Brokers that die, stand still or lose records under running queries, and commits that fail: real Spark."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 
 from spark_group_source.clock import Deadline
+from spark_group_source.fetch import reader
+from spark_group_source.group.membership import Phase
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.query.driver import Driver
+from spark_group_source.spark.schema import source_schema
+from spark_group_source.spark.stream import GroupStreamReader
+from spark_group_source.spark.tasks import Application
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.settings import WireOptions
+from tests.conftest import KAFKA_3
+from tests.contract.proxy import Proxy, ProxyFault
+from tests.fake import FakeKafka, Fault
 from tests.integration.query_process import Place, eventually, source_options
-from tests.integration.standing import places_in
+from tests.integration.reader import Reader
+from tests.integration.standing import Producing, caught_up, fill, places_in, wire
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 RESUME_S = 90.0
-TIMEOUT_S = 90.0
+TIMEOUT_S = 120
+PARTITIONS = 4
+MOVE_S = 10.0
+"""In which a new member must own its share, although a commit of the other failed."""
+LEADER, FOLLOWER = 1, 2
+REPLICATED, READ, GROWN = 10, 20, 35
+"""Records that both replicas had; that the leader had, and that were read; that the next leader has in the end."""
+
+OLD = [f"old-{each}" for each in range(READ)]
+NEW = [*OLD[:REPLICATED], *(f"new-{each}" for each in range(REPLICATED, GROWN))]
+
+
+@pytest.fixture(scope="module")
+def nodes(embedded_kafka_arguments: dict[str, Any]) -> Iterator[EmbeddedKafka]:
+    """Three brokers in racks of their own."""
+    config = {
+        "min.insync.replicas": "1",
+        "broker.rack": "rack-{node}",
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    }
+    with EmbeddedKafka(brokers=3, heap="384m", config=config, **embedded_kafka_arguments) as running:
+        yield running
 
 
 @pytest.fixture
-def kafka() -> Iterator[EmbeddedKafka]:
-    """Three brokers of each test's own: it kills one."""
-    with EmbeddedKafka(brokers=3, heap="384m", config={"min.insync.replicas": "1"}) as running:
-        yield running
+def kafka(nodes: EmbeddedKafka) -> Iterator[EmbeddedKafka]:
+    """The brokers, which all run again after the test."""
+    yield nodes
+    for node in (1, 2, 3):
+        if nodes.pid(node) is None:
+            nodes.start(node)
 
 
 @pytest.fixture
 def cluster(kafka: EmbeddedKafka) -> Iterator[Cluster]:
     """Tells who coordinates and who leads."""
-    servers = [each.rsplit(":", 1) for each in kafka.bootstrap_servers.split(",")]
-    found = Cluster(WireOptions(tuple((host, int(port)) for host, port in servers), "test"))
-    yield found
-    found.close()
+    with closing(Cluster(wire(kafka))) as found:
+        yield found
 
 
-class Producing:
-    """Writes ten records a second to each partition while a ``with`` block runs."""
+@pytest.fixture
+def idle_clusters() -> Iterator[None]:
+    """Closes the connections that a task has kept in this process."""
+    yield
+    for _, kept in reader._idle_clusters.values():
+        kept.close()
+    reader._idle_clusters.clear()
 
-    def __init__(self, kafka: EmbeddedKafka, topic: str, partitions: int) -> None:
-        self._kafka, self._topic, self._partitions = kafka, topic, partitions
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._produce, daemon=True)
 
-    def __enter__(self) -> Producing:
-        self._thread.start()
-        return self
+def leader(cluster: Cluster, topic: str) -> int | None:
+    """The leader of the topic's first partition."""
+    return cluster.metadata({topic}, Deadline.after(TIMEOUT_S)).topics[topic].partitions.get(0)
 
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
 
-    def _produce(self) -> None:
-        with self._kafka.producer(acks="all") as producer:
-            while not self._ended.wait(0.1):
-                for partition in range(self._partitions):
-                    producer.send(self._topic, value=b"value", partition=partition)
+def coordinator(cluster: Cluster, group: str) -> int:
+    """The node that coordinates the group."""
+    return cluster.find_coordinator(group, Deadline.after(TIMEOUT_S)).id
 
 
 def test_commits_resume_soon_after_the_death_of_the_coordinator_and_nothing_is_lost(
@@ -78,7 +113,7 @@ def test_commits_resume_soon_after_the_death_of_the_coordinator_and_nothing_is_l
     try:
         with Producing(kafka, name, 3):
             eventually(lambda: sum(kafka.committed(group, name).values()) > 50, what="the first commits")
-            kafka.kill(cluster.find_coordinator(group, Deadline.after(TIMEOUT_S)).id)
+            kafka.kill(coordinator(cluster, group))
             killed_at = time.monotonic()
             before = kafka.committed(group, name)
             eventually(
@@ -134,7 +169,287 @@ def test_a_task_continues_with_the_new_leader_when_the_leader_dies_during_the_re
     assert sorted(offsets) == list(range(count))
 
 
-def leader(cluster: Cluster, topic: str) -> int:
-    found = cluster.metadata({topic}, Deadline.after(TIMEOUT_S)).topics[topic].partitions[0]
-    assert found is not None, "there is no leader"
-    return found
+def test_the_replica_in_the_readers_rack_serves_records_even_while_the_leader_is_paused(
+    kafka: EmbeddedKafka,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    group: str,
+    caplog: pytest.LogCaptureFixture,
+    idle_clusters: None,
+) -> None:
+    name = topic()
+    kafka.produce(name, [b"x" * 1000] * 2000, batch_size=10_000, acks="all")
+    told = cluster.metadata({name}, Deadline.after(TIMEOUT_S))
+    leading = leader(cluster, name)
+    assert leading is not None
+    follower = leading % 3 + 1
+    assert told.brokers[follower].rack == f"rack-{follower}"
+
+    given = source_options(
+        kafka, name, group, **{"kafka.client.rack": f"rack-{follower}", "kafka.max.partition.fetch.bytes": "20000"}
+    )
+    stream = GroupStreamReader(parse_options(given), source_schema(False), Application())
+    ranges = {TopicPartition(name, 0): OffsetRange(name, 0, 0, 2000, told.topics[name].id)}
+    (task,) = stream.partitions(BatchOffset().as_json(), BatchOffset(ranges).as_json())
+    # Afterwards the follower knows that all of it is replicated: it tells nobody more than it knows of that.
+    assert sum(batch.num_rows for batch in stream.read(task)) == 2000
+    with caplog.at_level(logging.INFO):
+        batches = stream.read(task)
+        offsets = next(batches)["offset"].to_pylist()
+        kafka.pause(leading)
+        try:
+            for batch in batches:
+                offsets += batch["offset"].to_pylist()
+        finally:
+            kafka.resume(leading)
+    assert f"{name}-0 is read from broker {follower}, the preferred replica for rack rack-{follower}" in caplog.text
+    assert "from its leader again" not in caplog.text
+    assert offsets == list(range(2000))
+
+
+class SparkQuery:
+    """One query of the topic with a group and a checkpoint of its own; ``values`` are those of completed batches."""
+
+    def __init__(self, spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, checkpoint: Path) -> None:
+        self.values: list[str] = []
+        self.failing = False
+        self._options = source_options(kafka, topic, group)
+        self._spark = spark
+        self._checkpoint = checkpoint
+
+    def start(self, available_now: bool = True, fail_on_data_loss: str = "true") -> StreamingQuery:
+        options = {**self._options, "failOnDataLoss": fail_on_data_loss}
+        frame = self._spark.readStream.format("kafka-group").options(**options).load()
+        writer = frame.writeStream.foreachBatch(self._keep).option("checkpointLocation", str(self._checkpoint))
+        return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+    def run(self, fail_on_data_loss: str = "true") -> list[str]:
+        """What a run to the end of the log reads."""
+        self.values.clear()
+        query = self.start(fail_on_data_loss=fail_on_data_loss)
+        try:
+            assert query.awaitTermination(TIMEOUT_S)
+        finally:
+            query.stop()
+        return self.values
+
+    def error(self, query: StreamingQuery) -> str:
+        """The error that a query ends with."""
+        try:
+            eventually(lambda: not query.isActive, TIMEOUT_S, "the end of the query")
+            return str(query.exception())
+        finally:
+            query.stop()
+
+    def _keep(self, rows: DataFrame, number: int) -> None:
+        found = [bytes(row.value).decode() for row in rows.select("value", "offset").orderBy("offset").collect()]
+        if self.failing:
+            raise ValueError("this batch fails")
+        self.values += found
+
+
+def elect_follower(kafka: EmbeddedKafka, cluster: Cluster, topic: str) -> None:
+    """The leader dies with records that the follower never had, and the follower gets more than these were."""
+    from kafka.errors import KafkaError
+    from kafka.protocol.admin.topics import ElectionType
+
+    def elected() -> bool:
+        # By hand: before Kafka 4 the brokers do not do it by themselves. The client may still ask the broker that died.
+        with contextlib.suppress(KafkaError), kafka.admin() as admin:
+            admin.elect_leaders(ElectionType.UNCLEAN, {topic: [0]}, raise_errors=False)
+        return leader(cluster, topic) == FOLLOWER
+
+    kafka.kill(LEADER)
+    kafka.start(FOLLOWER)
+    eventually(elected, TIMEOUT_S, "the election")
+    kafka.produce(topic, NEW[REPLICATED:], acks="all")
+    assert kafka.end_offsets(topic) == {0: GROWN}
+
+
+@pytest.mark.core
+def test_records_that_an_unclean_election_replaced_are_data_loss_or_read_again(
+    spark: SparkSession, kafka: EmbeddedKafka, cluster: Cluster, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    from kafka.admin import NewTopic
+
+    topic = unique("topic")
+    with kafka.admin() as admin:
+        admin.create_topics([NewTopic(topic, replica_assignments={0: [LEADER, FOLLOWER]})], wait_for_metadata=True)
+    eventually(lambda: leader(cluster, topic) == LEADER, TIMEOUT_S, "the leader")
+    kafka.produce(topic, OLD[:REPLICATED], acks="all")
+    kafka.stop(FOLLOWER)
+    kafka.produce(topic, OLD[REPLICATED:], acks="all")
+
+    running, restarted, replayed = (
+        SparkQuery(spark, kafka, topic, unique(name), tmp_path / name) for name in ("running", "restarted", "replayed")
+    )
+    query = running.start(available_now=False)
+    eventually(lambda: running.values == OLD, TIMEOUT_S, "reading all")
+    assert restarted.run() == OLD
+    replayed.failing = True
+    assert "this batch fails" in replayed.error(replayed.start())
+    replayed.failing = False
+
+    elect_follower(kafka, cluster, topic)
+
+    truncated = f"log of {topic}-0 was truncated at offset {REPLICATED}, before offset {READ}"
+    assert truncated in running.error(query)
+    assert truncated in running.error(running.start())
+    assert running.run("false") == NEW[REPLICATED:]
+    assert truncated in restarted.error(restarted.start())
+    assert restarted.run("false") == NEW[REPLICATED:]
+    assert f"Offsets [{REPLICATED}, {READ}) of {topic}-0" in replayed.error(replayed.start())
+    # On PySpark 4.1 a run is one batch: the first run of two repeats the one that failed.
+    runs = [list(replayed.run("false")) for _ in range(2 if pyspark.__version__.startswith("4.1.") else 1)]
+    assert list(itertools.chain(*runs)) == NEW
+    # What was accepted is over.
+    kafka.produce(topic, ["more"], acks="all")
+    assert [each.run() for each in (running, restarted, replayed)] == [["more"]] * 3
+
+
+@dataclass
+class Query:
+    """A query, driven batch by batch."""
+
+    driver: Driver
+    end: BatchOffset = field(default_factory=BatchOffset)
+    running: BatchOffset | None = None
+    places: list[Place] = field(default_factory=list)
+
+    def begin(self) -> bool:
+        """Begins a batch; false if there is nothing to read."""
+        planned = self.driver.plan_batch(self.end, None)
+        if planned == self.end:
+            return False
+        self.running = planned
+        self.places += [(each.partition, at) for each in planned.reads() for at in range(each.start, each.end)]
+        return True
+
+    def finish(self) -> None:
+        assert self.running is not None
+        self.end, self.running = self.running, None
+
+    def advance(self) -> bool:
+        """Runs a batch if there is something to read; always true."""
+        if self.begin():
+            self.finish()
+        return True
+
+    def phase(self) -> Phase:
+        return self.driver._member.snapshot().phase
+
+    def owned(self) -> int:
+        return len(self.driver._member.snapshot().readable)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "protocol", ["classic", pytest.param("consumer", marks=pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848"))]
+)
+@pytest.mark.parametrize("fail", [EmbeddedKafka.pause, EmbeddedKafka.kill], ids=["suspended", "killed"])
+def test_a_handover_goes_on_when_its_coordinator_fails(
+    kafka: EmbeddedKafka,
+    cluster: Cluster,
+    topic: Callable[..., str],
+    group: str,
+    protocol: str,
+    fail: Callable[[EmbeddedKafka, int], None],
+) -> None:
+    name = topic(PARTITIONS)
+    fill(kafka, name, 10)
+    options = source_options(kafka, name, group, protocol) | {"kafka.request.timeout.ms": "3000"}
+    if protocol == "classic":
+        options["kafka.session.timeout.ms"] = "45000"
+    parsed = parse_options(options)
+    with ExitStack() as running:
+
+        def start() -> Query:
+            query = Query(running.enter_context(closing(Driver(parsed.with_client_id("test")))))
+            query.driver.start(query.end)
+            return query
+
+        first = start()
+        first.driver.await_assignment()
+        eventually(first.begin, what="a batch")
+        second = start()
+        eventually(lambda: first.phase() is Phase.REVOKING, what="the revocation to wait for the batch")
+        failed = coordinator(cluster, group)
+        fail(kafka, failed)
+        first.finish()  # the commit, and then the acknowledgement, find another coordinator
+        both = first, second
+
+        def split() -> bool:
+            return all(each.advance() for each in both) and first.owned() == second.owned() == PARTITIONS // 2
+
+        took = eventually(split, TIMEOUT_S, "an even split")
+        print(f"partitions moved {took:.1f} s after the coordinator failed")
+        if fail is EmbeddedKafka.pause:
+            kafka.resume(failed)
+        else:
+            kafka.start(failed)
+        fill(kafka, name, 10)
+        eventually(lambda: all(each.advance() for each in both) and caught_up(kafka, name, group), TIMEOUT_S, "all")
+        assert sorted(first.places + second.places) == sorted(places_in(kafka, name)), "every record once"
+        assert first.driver.counters.lost == second.driver.counters.lost == 0
+
+
+@dataclass
+class Behind:
+    """A Kafka that refuses or loses one commit of the query with the client id :data:`CLIENT`."""
+
+    kafka: EmbeddedKafka | FakeKafka
+    fail_next_commit: Callable[[], None]
+    has_failed: Callable[[], bool]
+
+
+CLIENT = "first"
+
+
+@pytest.fixture(params=["refused", ProxyFault.CUT_AFTER], ids=["refused", "unanswered"])
+def failing_once(request: pytest.FixtureRequest) -> Iterator[Behind]:
+    with ExitStack() as running:
+        if request.param == "refused":  # no real coordinator does this at a moment that a test chooses
+            fake = running.enter_context(FakeKafka())
+            failed = threading.Event()
+            fault = Fault(error=16, edit=lambda _: failed.set())
+            yield Behind(fake, lambda: fake.next("OffsetCommit", fault), failed.is_set)
+            return
+        started: list[EmbeddedKafka] = []
+        proxy = running.enter_context(
+            closing(Proxy(lambda: int(started[0].address("PLAINTEXT").rpartition(":")[2]), CLIENT, delay=0.0))
+        )
+        config = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
+        started.append(running.enter_context(EmbeddedKafka(config=config)))
+        yield Behind(started[0], lambda: proxy.arm("OffsetCommit", request.param), proxy.done)
+
+
+def test_one_failed_commit_at_the_end_of_a_batch_keeps_no_partition_from_a_new_member(
+    spark: SparkSession, failing_once: Behind, group: str
+) -> None:
+    """The query never plans its next batch (intervals count from 1970): its member's thread has to commit."""
+    kafka = failing_once.kafka
+    topic = kafka.create_topic("topic", PARTITIONS)
+
+    def fill_all() -> None:
+        for number in range(PARTITIONS):
+            kafka.produce(topic, [f"v{each}" for each in range(10)], partition=number)
+
+    fill_all()
+    options = source_options(kafka, topic, group)
+    with ExitStack() as running:
+        first = Reader(spark, options | {"kafka.client.id": CLIENT}, held=True, processing_time="10000 days")
+        running.callback(first.stop)
+        eventually(lambda: len(first.read_by_held) == 10 * PARTITIONS, TIMEOUT_S, "the first batch")
+        failing_once.fail_next_commit()
+        first.may_end.set()
+        eventually(failing_once.has_failed, TIMEOUT_S, "the failed commit")
+        parsed = parse_options(options)
+        second = Query(running.enter_context(closing(Driver(parsed.with_client_id("second")))))
+        second.driver.start(second.end)
+        took = eventually(lambda: second.advance() and second.owned() == PARTITIONS // 2, MOVE_S, "the move")
+        print(f"half of the partitions moved in {took:.2f} s, although a commit failed")
+        fill_all()
+        eventually(lambda: second.advance() and len(second.places) == 5 * PARTITIONS, TIMEOUT_S, "the new records")
+    assert len(first.places) == 10 * PARTITIONS
+    assert not set(first.places) & set(second.places)
+    assert len(set(second.places)) == len(second.places)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,21 +14,15 @@ import pytest
 
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration import standalone
-from tests.integration.bare_python import (
-    DEPENDENCIES,
-    REPOSITORY,
-    bare_python,
-    copy_package,
-    site_packages,
-    zipped_package,
-)
+from tests.integration.bare_python import DEPENDENCIES, REPOSITORY, bare_python, copy_package, zipped_package
 from tests.integration.job_process import TIMEOUT_S, environment, family, kill, spark_submit
 from tests.integration.query_process import eventually, source_options
 from tests.integration.standalone import Standalone
 from tests.integration.standing import fill
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parent / "run_on_cluster.py"
-LOCAL_CLUSTER = ("--master", "local-cluster[2,1,1024]")
 THIS_TREE = ("--conf", f"spark.executorEnv.PYTHONPATH={REPOSITORY}")
 """Executors do not have the driver's PYTHONPATH: they would take what is installed."""
 
@@ -105,7 +97,6 @@ def test_py_files_ship_the_package_to_executors_as_a_zip(
     assert {each["packages"][0] for each in workers} == {"./package.zip/spark_group_source/__init__.py"}
 
 
-@pytest.mark.slow
 def test_an_archive_ships_the_package_and_its_dependencies_to_bare_executors(
     cluster: Standalone, run: tuple[Run, set[Place]], tmp_path: Path
 ) -> None:
@@ -119,38 +110,6 @@ def test_an_archive_ships_the_package_and_its_dependencies_to_bare_executors(
     assert all("/apps/" in path for each in workers for path in each["packages"]), workers
 
 
-@pytest.mark.slow
-def test_executors_can_run_in_a_packed_environment(
-    cluster: Standalone, run: tuple[Run, set[Place]], tmp_path: Path
-) -> None:
-    reading, everything = run
-    # Where the driver runs it is unpacked beside it: Spark plans reads there with PYSPARK_PYTHON, too.
-    packed = bare_python(reading.work / "environment", *DEPENDENCIES)
-    copy_package(site_packages(packed))
-    archive = shutil.make_archive(str(tmp_path / "environment"), "gztar", packed)
-    workers = reading.finish(
-        reading.start(
-            *cluster.submit, "--archives", f"{archive}#environment", PYSPARK_PYTHON="./environment/bin/python"
-        )
-    )
-    assert sorted(reading.places()) == sorted(everything)
-    assert all("/apps/" in path for each in workers for path in [*each["packages"], each["python"]]), workers
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-def test_executors_of_a_local_cluster_keep_connections_between_tasks(run: tuple[Run, set[Place]]) -> None:
-    reading, everything = run
-    reading.finish(reading.start(*LOCAL_CLUSTER, *THIS_TREE, PYTHONPATH=str(REPOSITORY)))
-    assert sorted(reading.places()) == sorted(everything)
-    used = Counter(each for note in reading.notes() for each in note["connections"])
-    # Each of two executors has two workers, as a batch waits in both, and a worker has a connection to the bootstrap
-    # address and one to the broker. Without keeping them it would be two for each of the 12 tasks.
-    assert used.total() >= 12
-    assert len(used) <= 8, used
-
-
-@pytest.mark.slow
 def test_a_worker_killed_during_a_batch_loses_and_repeats_nothing(
     cluster: Standalone, run: tuple[Run, set[Place]]
 ) -> None:

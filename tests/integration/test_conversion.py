@@ -18,11 +18,10 @@ from spark_group_source.query.driver import Driver
 from spark_group_source.testing import EmbeddedKafka
 from tests.conftest import KAFKA_3
 from tests.integration.query_process import eventually, source_options
-from tests.integration.standing import caught_up, places_in
-from tests.integration.test_brokers import Producing
+from tests.integration.standing import Producing, caught_up, places_in
 from tests.integration.test_mixed_group import Consumer, Librdkafka
 
-pytestmark = pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848")]
 
 PARTITIONS = 8
 MOST_BATCH_S = 0.5
@@ -118,11 +117,7 @@ def running() -> Iterator[ExitStack]:
 
 @pytest.mark.parametrize(
     ("assignor", "static"),
-    [
-        ("range", False),
-        pytest.param("cooperative-sticky", False, marks=pytest.mark.slow),
-        pytest.param("range", True, marks=pytest.mark.slow),
-    ],
+    [("range", False), ("cooperative-sticky", False), ("range", True)],
     ids=["range", "cooperative-sticky", "static"],
 )
 def test_a_group_is_converted_live_in_both_directions_and_every_record_is_read_once(

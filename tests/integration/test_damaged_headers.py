@@ -24,7 +24,7 @@ from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.settings import WireOptions
+from tests.integration.standing import wire
 
 BATCHES, EACH = 3, 4
 END = BATCHES * EACH
@@ -83,13 +83,12 @@ def rows_from(task: FetchTask) -> list[Row]:
 def test_a_flipped_bit_of_a_header_gives_the_right_rows_or_names_its_place(
     own: EmbeddedKafka, segment: Path, start: int, end: int
 ) -> None:
-    host, _, port = own.bootstrap_servers.partition(",")[0].rpartition(":")
-    wire = WireOptions(((host, int(port)),), "test", request_timeout=2.0)
-    cluster = Cluster(wire)
+    settings = wire(own, request_timeout=2.0)
+    cluster = Cluster(settings)
     metadata = cluster.topics({TOPIC}, Deadline.after(30))[TOPIC]
     cluster.close()
     ranges = (OffsetRange(TOPIC, 0, start, end, metadata.id, metadata.epochs[0]),)
-    task = FetchTask(ranges, wire, arrow_schema(["offset", "value"]), FetchSettings(poll_timeout=0.5, max_wait=0.1))
+    task = FetchTask(ranges, settings, arrow_schema(["offset", "value"]), FetchSettings(poll_timeout=0.5, max_wait=0.1))
     expected = [(number, f"{number // EACH}-{number % EACH}".encode()) for number in range(start, end)]
     assert rows_from(task) == expected
     whole = segment.read_bytes()

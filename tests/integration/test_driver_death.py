@@ -25,9 +25,9 @@ Start = Callable[..., Reader]
     ("launcher", "victim", "number"),
     [
         ("python", "jvm", signal.SIGKILL),
-        ("python", "python", signal.SIGKILL),
+        pytest.param("python", "python", signal.SIGKILL, marks=pytest.mark.slow),
         ("spark-submit", "jvm", signal.SIGTERM),
-        ("spark-submit", "jvm", signal.SIGKILL),
+        pytest.param("spark-submit", "jvm", signal.SIGKILL, marks=pytest.mark.slow),
     ],
 )
 def test_when_the_driver_dies_busy_and_idle_readers_leave_their_groups_and_all_processes_end(

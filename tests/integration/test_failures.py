@@ -1,28 +1,29 @@
-"""Queries and readers that die or stand still in mid-batch, and what the next run does."""
+"""Queries that die or stand still in mid-batch, and what the next run does."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_group_source.testing import EmbeddedKafka
+from tests.conftest import KAFKA_3
 from tests.integration.commit_log import backward
-from tests.integration.query_process import Place, QueryProcess, eventually, source_options
-from tests.integration.reader import Reader
-from tests.integration.standing import caught_up, fill
+from tests.integration.query_process import Place, PlainQuery, eventually, source_options
+from tests.integration.standing import caught_up, fill, places_in, shorten_sessions
 
 SESSION_S = 6.0
 RUN_S = 90.0
 """In which a run has read what is left and ended, on a machine with other work to do. Less than a static session."""
 
-Query = Callable[..., QueryProcess]
-Start = Callable[..., Reader]
+Plain = Callable[..., PlainQuery]
 Run = Callable[..., list[Place]]
 
 
@@ -38,44 +39,36 @@ def run(spark: SparkSession, kafka: EmbeddedKafka, group: str, run_available_now
     return read
 
 
-def places_of(query: QueryProcess, *batches: int) -> list[Place]:
-    rows = [query.attempts(batch)[-1] for batch in batches]
-    return [
-        place for each in rows for place in zip(each["partition"].to_pylist(), each["offset"].to_pylist(), strict=True)
-    ]
-
-
+@pytest.mark.core
 def test_a_batch_interrupted_by_kill_9_is_replayed_exactly_even_if_another_member_owns_its_partitions(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, start: Start
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, plain: Plain
 ) -> None:
     name = topic(partitions=4)
     everything = fill(kafka, name, 50)
-    killed = query(name, checkpoint="kept", maxOffsetsPerTrigger="60").hold(2).start()
-    killed.await_held(2)
+    killed = plain(name, "kept", "read 2", maxOffsetsPerTrigger="60").reaches("read 2")
     killed.kill()
-    other = start(name)
+    other = plain(name, "other")
     eventually(lambda: caught_up(kafka, name, group), what="the other member reading all")
     everything |= fill(kafka, name, 20)
-    again = query(name, checkpoint="kept").hold(2).start()
-    again.await_held(2)
-    assert again.batches() == [2]
-    assert again.attempts(2)[0].equals(killed.attempts(2)[0])
-    assert again.attempts(2)[0].num_rows == 60
-    again.release()
+    again = plain(name, "kept", "read 2").reaches("read 2")
+    assert again.batches() == [0, 1, 2]
+    before, replayed = again.attempts(2)
+    assert before == replayed
+    assert len(replayed) == 60
+    again.go_on("read 2")
     again.until(lambda: len(kafka.members(group)) == 2)
     everything |= fill(kafka, name, 20)
     eventually(lambda: caught_up(kafka, name, group))
-    again.stop()
-    other.stop()
-    once = places_of(killed, 0, 1)
-    assert set(once + again.places() + other.places) == everything
-    assert not set(once) & set(other.places), "what was committed is not read again"
+    again.end()
+    other.end()
+    assert set(again.places() + other.places()) == everything
+    assert not set(again.places(0, 1)) & set(other.places()), "what was committed is not read again"
     assert backward(kafka, group) == []
 
 
 @pytest.mark.parametrize("static", [False, True])
 def test_an_available_now_run_right_after_kill_9_reads_the_rest_and_ends_by_itself(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, run: Run, static: bool
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, plain: Plain, run: Run, static: bool
 ) -> None:
     # A static member takes its own place again: it need not wait for the end of even a long session.
     session_s = 120 if static else SESSION_S
@@ -84,8 +77,7 @@ def test_an_available_now_run_right_after_kill_9_reads_the_rest_and_ends_by_itse
         more |= {"kafka.group.instance.id": "one"}
     name = topic(partitions=4)
     everything = fill(kafka, name, 50)
-    killed = query(name, maxOffsetsPerTrigger="60", **more).hold(2).start()
-    killed.await_held(2)
+    killed = plain(name, "kept", "read 2", maxOffsetsPerTrigger="60", **more).reaches("read 2")
     killed.kill()
     died_at = time.monotonic()
     left = run(name, **more)
@@ -93,8 +85,8 @@ def test_an_available_now_run_right_after_kill_9_reads_the_rest_and_ends_by_itse
     print(f"static={static}: the run ended {took:.1f} s after the death of the other")
     assert took < RUN_S + (0 if static else session_s)
     # The batch in flight is repeated, nothing else; nothing is left out.
-    assert sorted(places_of(killed, 0, 1) + left) == sorted(everything)
-    assert set(places_of(killed, 2)) <= set(left)
+    assert sorted(killed.places(0, 1) + left) == sorted(everything)
+    assert set(killed.places(2)) <= set(left)
     assert caught_up(kafka, name, group)
 
 
@@ -109,9 +101,9 @@ def test_offsets_that_an_operator_resets_between_runs_are_honoured_forward_and_b
 
     def reset(offset: int) -> None:
         eventually(lambda: kafka.group_state(group) == "Empty")
-        kafka.consumer_groups(
-            "--reset-offsets", "--group", group, "--topic", name, "--to-offset", str(offset), "--execute"
-        )
+        with kafka.admin() as admin:
+            reached = OffsetAndMetadata(offset, "", None)
+            admin.alter_group_offsets(group, {TopicPartition(name, partition): reached for partition in range(2)})
 
     def offsets(start: int, end: int) -> list[Place]:
         return [(partition, offset) for partition in range(2) for offset in range(start, end)]
@@ -127,54 +119,60 @@ def test_offsets_that_an_operator_resets_between_runs_are_honoured_forward_and_b
 
 @pytest.mark.core
 def test_a_last_batch_that_an_operator_repeats_is_read_once_more_even_if_the_query_dies_in_it(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, plain: Plain
 ) -> None:
     name = topic(partitions=2)
     everything = fill(kafka, name, 30)
-    first = query(name, checkpoint="kept").start()
+    first = plain(name, "kept")
     first.until(lambda: caught_up(kafka, name, group))
-    first.stop()
-    assert first.batches() == [0]
+    first.end()
     eventually(lambda: kafka.group_state(group) == "Empty")
     kafka.consumer_groups("--reset-offsets", "--group", group, "--topic", name, "--to-earliest", "--execute")
-    killed = query(name, checkpoint="kept").hold(1).start()
-    killed.await_held(1)
-    killed.kill()
-    again = query(name, checkpoint="kept").start()
+    plain(name, "kept", "read 1").reaches("read 1").kill()
+    again = plain(name, "kept")
     again.until(lambda: caught_up(kafka, name, group))
     added = fill(kafka, name, 10)
     again.until(lambda: set(again.places()) >= added, what="the added records")
-    again.stop()
-    assert sorted(places_of(killed, 1)) == sorted(everything)
-    assert sorted(again.places()) == sorted(everything | added)
+    again.end()
+    for attempt in (first.attempts(0)[0], *again.attempts(1)):
+        assert sorted(attempt) == sorted(everything)
+    assert len(again.attempts(1)) == 2
+    assert sorted(again.places(*again.batches()[2:])) == sorted(added)
 
 
+@pytest.mark.parametrize(
+    "protocol", ["classic", pytest.param("consumer", marks=pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848"))]
+)
 def test_a_reader_suspended_beyond_its_session_overwrites_no_commit_and_rejoins(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, query: Query, start: Start
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, plain: Plain, protocol: str
 ) -> None:
     name = topic(partitions=4)
-    everything = fill(kafka, name, 50)
-    still = query(name, checkpoint="kept").hold(0).start()
-    still.await_held(0)
+    fill(kafka, name, 50)
+    if protocol == "consumer":
+        shorten_sessions(kafka, group)
+    suspended = plain(name, "suspended", "read 0", protocol=protocol).reaches("read 0")
+    in_flight = suspended.places()
     before = {each.consumer_id for each in kafka.members(group)}
-    reader = still.reader()
-    os.kill(reader, signal.SIGSTOP)
+    os.kill(suspended.pid, signal.SIGSTOP)
     try:
-        other = start(name)
-        everything |= fill(kafka, name, 10)
+        other = plain(name, "other", protocol=protocol)
+        fill(kafka, name, 10)
         eventually(lambda: caught_up(kafka, name, group), what="the other member taking over")
         ends = kafka.committed(group, name)
-        still.release()
+        suspended.go_on("read 0")
     finally:
-        os.kill(reader, signal.SIGCONT)
+        os.kill(suspended.pid, signal.SIGCONT)
     eventually(lambda: sorted(each.partitions for each in kafka.members(group)) == [2, 2])
-    assert not before & {each.consumer_id for each in kafka.members(group)}
+    if protocol == "classic":  # with KIP-848 a member keeps its id when it joins again
+        assert not before & {each.consumer_id for each in kafka.members(group)}
     assert all(offset >= ends[tp] for tp, offset in kafka.committed(group, name).items())
-    had = len(still.places())
-    everything |= fill(kafka, name, 10)
+    had = set(suspended.places())
+    fill(kafka, name, 10)
+    suspended.until(lambda: len(set(suspended.places()) - had) == 20, what="the query going on")
     eventually(lambda: caught_up(kafka, name, group))
-    still.until(lambda: len(still.places()) == had + 20, what="the query going on")
-    still.stop()
-    other.stop()
-    assert set(still.places() + other.places) == everything
+    suspended.end()
+    other.end()
+    times = Counter(suspended.places() + other.places())
+    assert times.keys() == places_in(kafka, name)
+    assert {place for place, count in times.items() if count > 1} <= set(in_flight), "only the batch in flight again"
     assert backward(kafka, group) == []

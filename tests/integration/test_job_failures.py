@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import psycopg
 import pyarrow.dataset as ds
 import pytest
+from group_to_postgres import TABLE, upsert
+from psycopg.sql import SQL, Identifier
 from pyspark.sql import SparkSession
 
 from spark_group_source.testing import EmbeddedKafka
@@ -95,6 +97,48 @@ def test_queries_of_one_group_replay_their_own_batches(
     assert len(list(output.glob("run=*"))) == 2
 
 
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    with postgres.running() as running:
+        yield running
+
+
+LATEST = Identifier("public", "written")
+
+
+@pytest.fixture
+def table(database: str) -> str:
+    """The database, in which the job's table is empty."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(TABLE.format(LATEST))
+        connection.execute(SQL("TRUNCATE {}").format(LATEST))
+    return database
+
+
+def record(key: bytes | None, value: bytes | None, offset: int, second: int = 0) -> tuple[object, ...]:
+    """A row as the job writes it."""
+    return (key, value, "topic", 0, offset, f"2026-01-01 00:00:{second:02}.123Z")
+
+
+def rows_in(table: str) -> list[tuple[bytes, bytes | None, int]]:
+    with psycopg.connect(table) as connection:
+        return connection.execute('SELECT key, value, "offset" FROM written ORDER BY key').fetchall()
+
+
+def test_the_last_record_of_each_key_wins_in_any_order_of_writes(table: str) -> None:
+    older = [record(b"one", b"first", 1), record(b"two", b"\x00\xff\\N\t\n", 2), record(b"one", b"second", 3)]
+    newer = [record(b"one", b"third", 4), record(b"one", None, 5, second=1)]
+    for rows in (older, older, newer, older, newer[:1]):
+        upsert(rows, table, LATEST)
+    assert rows_in(table) == [(b"one", None, 5), (b"two", b"\x00\xff\\N\t\n", 2)]
+
+
+def test_a_record_without_a_key_fails_and_its_task_writes_nothing(table: str) -> None:
+    with pytest.raises(psycopg.errors.NotNullViolation):
+        upsert([record(b"one", b"first", 1), record(None, b"second", 2)], table, LATEST)
+    assert rows_in(table) == []
+
+
 # Notes each change of a row that the job makes.
 AUDITED = """
 CREATE TABLE audit (key bytea, "partition" int, "offset" bigint, change xid8 DEFAULT pg_current_xact_id());
@@ -106,10 +150,11 @@ CREATE TRIGGER note AFTER INSERT OR UPDATE ON latest FOR EACH ROW EXECUTE FUNCTI
 """
 
 
+@pytest.mark.slow
 def test_postgresql_contains_an_uncommitted_batch_once_and_the_last_row_of_each_key(
-    kafka: EmbeddedKafka, job: MakeJob
+    kafka: EmbeddedKafka, job: MakeJob, database: str
 ) -> None:
-    with postgres.running() as database, psycopg.connect(database, autocommit=True) as connection:
+    with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(AUDITED)
         table = job("group_to_postgres.py", "--postgres", database, "--table", "latest", *SHORT_SESSION)
         fill(kafka, table.topic)

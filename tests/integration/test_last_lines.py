@@ -22,9 +22,8 @@ ENDINGS = {"available-now", "failed", "stopped", "interrupted"}
 
 @pytest.mark.core
 @pytest.mark.skipif(sys.platform != "linux", reason="the driver's stderr is found in /proc")
-@pytest.mark.parametrize("mode", ["wb", "ab"])
 def test_a_query_that_ends_writes_its_last_log_lines_to_the_drivers_stderr(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, tmp_path: Path, mode: str
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, tmp_path: Path
 ) -> None:
     name = topic()
     kafka.produce(name, ["value"])
@@ -34,7 +33,7 @@ def test_a_query_that_ends_writes_its_last_log_lines_to_the_drivers_stderr(
         return set(re.findall(rf"group {group}-([a-z-]+): {line}", log.read_text(errors="replace")))
 
     command = [sys.executable, str(SCRIPT), kafka.bootstrap_servers, name, group]
-    with log.open(mode) as stderr:
+    with log.open("wb") as stderr:
         running = subprocess.Popen(
             command, env=environment(), stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
         )

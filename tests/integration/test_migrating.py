@@ -110,92 +110,49 @@ def test_state_is_refused_unless_the_caller_gives_it_up(spark: SparkSession) -> 
         assert offsets(found) == {"orders": {"0": 9, "1": 1}}
 
 
-def incomplete(checkpoint: Path) -> None:
-    shutil.copy(checkpoint / "offsets" / "0", checkpoint / "offsets" / "1")
+OFFSETS, COMMIT = ONE / "offsets" / "0", ONE / "commits" / "0"
+OURS = b'{"group": "g", "topics": {"orders": {"id": "x", "partitions": {"0": [0, 5, 0]}}}, "version": 2}'
+DAMAGES: dict[str, tuple[dict[str, Path | bytes | None], str]] = {
+    "incomplete": ({"offsets/1": OFFSETS}, r"Batch 1 of .* is not complete.*availableNow=True"),
+    "never committed": ({"commits": None}, r"Batch 0 of .* is not complete"),
+    "cut off": ({"offsets/1": OFFSETS.read_bytes()[:-5]}, "The file offsets/1 of .* is damaged"),
+    "empty": ({"offsets/0": b""}, "The file offsets/0 of .* is damaged: it is empty"),
+    "the newest is empty": ({"offsets/1": b""}, "The file offsets/1 of .* is damaged: it is empty"),
+    "wrong checksum": (
+        {"offsets/.0.crc": ONE / "offsets" / ".0.crc", "offsets/0": b'v1\n{}\n{"orders":{"0":8,"1":1}}'},
+        "The file offsets/0 of .* is damaged: Spark cannot read it",
+    ),
+    "empty commit": ({"commits/0": b""}, "The file commits/0 of .* is damaged"),
+    "the newest is lost": ({"commits/1": COMMIT}, "last completed batch is 1, and the offsets end with batch 0"),
+    "asynchronous": ({"offsets/4": OFFSETS, "commits/4": COMMIT}, "asyncProgressTrackingEnabled"),
+    "planned nothing": ({"offsets/0": None}, "has not read anything"),
+    "no offsets": ({"offsets": None}, "has not read anything"),
+    "incomplete, of another source": ({"offsets/1": b"v1\n{}\n17"}, r'not format\("kafka"\)'),
+    "of this source": (
+        {"state": CHECKPOINTS / "spark-4.3" / "stateful" / "state", "offsets/0": b"v1\n{}\n" + OURS},
+        r'reads with format\("kafka-group"\) already',
+    ),
+    "of another source": ({"offsets/0": b'v1\n{}\n{"logOffset":7}'}, r'not format\("kafka"\)'),
+}
+"""By kind: what files contain, are a copy of, or that they are gone; and what the error says."""
 
 
-def never_committed(checkpoint: Path) -> None:
-    shutil.rmtree(checkpoint / "commits")
-
-
-def cut_off(checkpoint: Path) -> None:
-    log = checkpoint / "offsets" / "1"
-    log.write_bytes((checkpoint / "offsets" / "0").read_bytes()[:-5])
-
-
-def empty_file(checkpoint: Path) -> None:
-    (checkpoint / "offsets" / "0").write_bytes(b"")
-
-
-def empty_commit(checkpoint: Path) -> None:
-    (checkpoint / "commits" / "0").write_bytes(b"")
-
-
-def newest_is_empty(checkpoint: Path) -> None:
-    (checkpoint / "offsets" / "1").write_bytes(b"")
-
-
-def wrong_checksum(checkpoint: Path) -> None:
-    shutil.copy(ONE / "offsets" / ".0.crc", checkpoint / "offsets")
-    (checkpoint / "offsets" / "0").write_text('v1\n{}\n{"orders":{"0":8,"1":1}}')
-
-
-def newest_lost(checkpoint: Path) -> None:
-    shutil.copy(checkpoint / "commits" / "0", checkpoint / "commits" / "1")
-
-
-def asynchronous(checkpoint: Path) -> None:
-    for log in ("offsets", "commits"):
-        shutil.copy(checkpoint / log / "0", checkpoint / log / "4")
-
-
-def planned_nothing(checkpoint: Path) -> None:
-    (checkpoint / "offsets" / "0").unlink()
-
-
-def no_offsets(checkpoint: Path) -> None:
-    shutil.rmtree(checkpoint / "offsets")
-
-
-def incomplete_other_source(checkpoint: Path) -> None:
-    incomplete(checkpoint)
-    (checkpoint / "offsets" / "1").write_text("v1\n{}\n17")
-
-
-def this_source(checkpoint: Path) -> None:
-    shutil.copytree(CHECKPOINTS / "spark-4.3" / "stateful" / "state", checkpoint / "state")
-    own = '{"group": "g", "topics": {"orders": {"id": "x", "partitions": {"0": [0, 5, 0]}}}, "version": 2}'
-    (checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{own}")
-
-
-def other_source(checkpoint: Path) -> None:
-    (checkpoint / "offsets" / "0").write_text('v1\n{}\n{"logOffset":7}')
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (incomplete, r"Batch 1 of .* is not complete.*availableNow=True"),
-        (never_committed, r"Batch 0 of .* is not complete"),
-        (cut_off, "The file offsets/1 of .* is damaged"),
-        (empty_file, "The file offsets/0 of .* is damaged: it is empty"),
-        (newest_is_empty, "The file offsets/1 of .* is damaged: it is empty"),
-        (wrong_checksum, "The file offsets/0 of .* is damaged: Spark cannot read it"),
-        (empty_commit, "The file commits/0 of .* is damaged"),
-        (newest_lost, "last completed batch is 1, and the offsets end with batch 0"),
-        (asynchronous, "asyncProgressTrackingEnabled"),
-        (planned_nothing, "has not read anything"),
-        (no_offsets, "has not read anything"),
-        (incomplete_other_source, r'not format\("kafka"\)'),
-        (this_source, r'reads with format\("kafka-group"\) already'),
-        (other_source, r'not format\("kafka"\)'),
-    ],
-)
+@pytest.mark.parametrize("kind", DAMAGES)
 def test_a_checkpoint_that_cannot_be_moved_is_refused_with_the_reason(
-    spark: SparkSession, copied: Callable[[str], Path], change: Callable[[Path], None], says: str
+    spark: SparkSession, copied: Callable[[str], Path], kind: str
 ) -> None:
     checkpoint = copied("spark-4.3/one")
-    change(checkpoint)
+    changes, says = DAMAGES[kind]
+    for name, change in changes.items():
+        path = checkpoint / name
+        if isinstance(change, bytes):
+            path.write_bytes(change)
+        elif change is not None:
+            (shutil.copytree if change.is_dir() else shutil.copy)(change, path)
+        elif path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     with pytest.raises(CannotMigrate, match=says) as refused:
         offsets_of_checkpoint(spark, checkpoint)
     assert str(checkpoint) in str(refused.value)

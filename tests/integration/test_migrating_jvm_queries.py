@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,13 +16,86 @@ from pyspark.sql.functions import lit
 from spark_group_source import offsets_of_checkpoint
 from spark_group_source.errors import CannotMigrate
 from spark_group_source.testing import EmbeddedKafka
-from tests.integration.jvm_query import JARS, JvmQuery, last_number
+from tests.integration.job_process import TIMEOUT_S, environment, kill, spark_submit, suspend_after_write
 from tests.integration.query_process import eventually
 
-pytestmark = pytest.mark.skipif(not JARS, reason='SPARK_KAFKA_JARS names no jars of format("kafka")')
+JARS = os.environ.get("SPARK_KAFKA_JARS", "")
+"""The directory with the jars of ``format("kafka")``; see ``test_same_rows``."""
+
+SCRIPT = Path(__file__).parent / "run_jvm_query.py"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not JARS, reason='SPARK_KAFKA_JARS names no jars of format("kafka")'),
+]
 
 Row = tuple[int, str, int, int]
 """Number of the source, topic, partition and offset."""
+
+
+def last_number(directory: Path) -> int:
+    """The highest batch in a log of Spark's, or -1."""
+    return max((int(each.name) for each in directory.glob("[0-9]*") if each.name.isdecimal()), default=-1)
+
+
+class JvmQuery:
+    """A query of these sources, with one output and one checkpoint in ``work`` for all its runs."""
+
+    def __init__(self, work: Path, sources: list[dict[str, str]]) -> None:
+        self.output, self.checkpoint = work / "output", work / "checkpoint"
+        self._work = work
+        self._settings = {"sources": sources, "output": str(self.output), "checkpoint": str(self.checkpoint)}
+        work.mkdir()
+
+    def run(self) -> None:
+        """Runs the query with ``availableNow``, to its end."""
+        running = self._start(available_now=True)
+        self._await_end(running)
+
+    def run_and_stop(self, batch: int) -> None:
+        """Runs the query until this batch is complete, and stops it."""
+        running = self._start(available_now=False)
+        try:
+            eventually(lambda: running.poll() is not None or last_number(self.checkpoint / "commits") >= batch)
+            (self._work / "stop").touch()
+            self._await_end(running)
+        finally:
+            kill(running)
+
+    def run_and_kill(self) -> int:
+        """Kills the query with all its processes when the sink has a batch that Spark has not completed.
+
+        Returns:
+            The number of that batch.
+        """
+        running = self._start(available_now=False)
+        try:
+            return suspend_after_write(
+                running,
+                lambda: last_number(self.output / "_spark_metadata"),
+                lambda: last_number(self.checkpoint / "commits"),
+                self._work / "log",
+            )
+        finally:
+            kill(running)
+
+    def _start(self, available_now: bool) -> subprocess.Popen[bytes]:
+        (self._work / "stop").unlink(missing_ok=True)
+        (self._work / "settings.json").write_text(json.dumps({**self._settings, "available_now": available_now}))
+        jars = ",".join(str(each) for each in sorted(Path(JARS).glob("*.jar")))
+        with (self._work / "log").open("wb") as log:
+            # spark-submit becomes the JVM, which can be suspended.
+            return subprocess.Popen(
+                [spark_submit(), "--master", "local[1]", "--jars", jars, str(SCRIPT), str(self._work)],
+                env=environment(), stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def _await_end(self, running: subprocess.Popen[bytes]) -> None:
+        try:
+            code = running.wait(TIMEOUT_S)
+        finally:
+            kill(running)
+        assert code == 0, (self._work / "log").read_text()[-4000:]
 
 
 def options(kafka: EmbeddedKafka, topic: str) -> dict[str, str]:
@@ -64,26 +139,7 @@ def moved(spark: SparkSession, work: Path, sources: list[dict[str, str]]) -> lis
     return rows(spark, work / "new")
 
 
-def test_a_stopped_query_is_moved_and_added_partitions_are_read_from_their_first_record(
-    spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path, topic: Callable[..., str], group: str
-) -> None:
-    name = topic(partitions=3)
-    expected = fill(kafka, name, 3, 40)
-    old = JvmQuery(tmp_path / "old", [options(kafka, name)])
-    old.run_and_stop(batch=6)
-    assert rows(spark, old.output) == sorted(expected)
-    with kafka.admin() as admin:
-        admin.create_partitions({name: 4})
-    eventually(lambda: len(kafka.end_offsets(name)) == 4, what="the brokers to know of it")
-    expected += fill(kafka, name, 4, 10)
-    start = offsets_of_checkpoint(spark, old.checkpoint)
-    assert json.loads(start) == {name: {"0": 40, "1": 40, "2": 40}, "*": -2}
-    new = moved(spark, tmp_path, [{**options(kafka, name), "kafka.group.id": group, "startingOffsets": start}])
-    assert min(offset for _, _, number, offset in new if number < 3) == 40
-    assert sorted(rows(spark, old.output) + new) == sorted(expected)
-
-
-def test_a_killed_query_is_moved_after_it_has_completed_its_last_batch(
+def test_a_killed_query_is_moved_after_its_last_batch_and_added_partitions_are_read_from_their_first_record(
     spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path, topic: Callable[..., str], group: str
 ) -> None:
     name = topic(partitions=3)
@@ -96,9 +152,12 @@ def test_a_killed_query_is_moved_after_it_has_completed_its_last_batch(
     old.run()
     start = offsets_of_checkpoint(spark, old.checkpoint)
     assert json.loads(start) == {name: {"0": 60, "1": 60, "2": 60}, "*": -2}
-    expected += fill(kafka, name, 3, 15)
+    with kafka.admin() as admin:
+        admin.create_partitions({name: 4})
+    eventually(lambda: len(kafka.end_offsets(name)) == 4, what="the brokers to know of it")
+    expected += fill(kafka, name, 4, 15)
     new = moved(spark, tmp_path, [{**options(kafka, name), "kafka.group.id": group, "startingOffsets": start}])
-    assert min(offset for *_, offset in new) == 60
+    assert min(offset for _, _, number, offset in new if number < 3) == 60
     assert sorted(rows(spark, old.output) + new) == sorted(expected)
 
 
@@ -124,15 +183,3 @@ def test_each_source_of_a_query_is_moved_with_its_own_offsets(
     groups = [{"kafka.group.id": unique("group"), "startingOffsets": start} for start in starts]
     new = moved(spark, tmp_path, [{**source, **own} for source, own in zip(sources, groups, strict=True)])
     assert sorted(rows(spark, old.output) + new) == sorted(expected)
-
-
-def test_a_query_with_state_is_refused_unless_the_caller_gives_the_state_up(
-    spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path, topic: Callable[..., str]
-) -> None:
-    name = topic()
-    fill(kafka, name, 1, 5)
-    old = JvmQuery(tmp_path / "old", [options(kafka, name)], stateful=True)
-    old.run()
-    with pytest.raises(CannotMigrate, match="has state"):
-        offsets_of_checkpoint(spark, old.checkpoint)
-    assert json.loads(offsets_of_checkpoint(spark, old.checkpoint, without_state=True)) == {name: {"0": 5}, "*": -2}

@@ -164,6 +164,7 @@ def others(kafka: EmbeddedKafka, topic: Callable[..., str], group: str) -> Itera
         yield name, [running.enter_context(kind(kafka, name, group)) for kind in (KafkaPython, Librdkafka, Java)]
 
 
+@pytest.mark.slow
 def test_a_query_and_every_other_client_of_one_group_read_all_records(
     spark: SparkSession, kafka: EmbeddedKafka, group: str, others: tuple[str, list[Consumer]]
 ) -> None:

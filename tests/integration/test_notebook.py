@@ -19,6 +19,9 @@ CELL_TIMEOUT_S = 330
 """For one cell; the one that takes longest ends by itself after 300 s."""
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def outputs(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     """Outputs of each code cell. The kernel and Spark's processes see this tree."""

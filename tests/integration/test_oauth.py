@@ -23,7 +23,7 @@ from spark_group_source.wire.cluster import Cluster
 from tests.certificates import Authority
 from tests.integration import secured
 from tests.integration.oauth_server import AUDIENCE, CLIENT, CLIENT_SECRET, ISSUER, OAuthServer
-from tests.integration.query_process import QueryProcess, source_options
+from tests.integration.query_process import PlainQuery, QueryProcess, source_options
 from tests.integration.standing import caught_up, places_in
 
 GATEWAY_KEY, WRONG = "k3y-of-the-gateway", "wr0ng/s3cret+="
@@ -247,8 +247,8 @@ def test_queries_with_a_client_secret_show_neither_it_nor_a_token(
         assert secret not in everything
 
 
-def short_options(guarded: Guarded, topic: str, group: str) -> dict[str, str]:
-    return source_options(guarded.kafka, topic, group, **guarded.login())
+Query = PlainQuery | QueryProcess
+StartQuery = Callable[..., tuple[Query, str]]
 
 
 def produce_for(guarded: Guarded, topic: str, seconds: float, running: Callable[[], bool]) -> None:
@@ -261,7 +261,7 @@ def produce_for(guarded: Guarded, topic: str, seconds: float, running: Callable[
         time.sleep(interval)
 
 
-def assert_read_once(guarded: Guarded, query: QueryProcess, topic: str, group: str) -> None:
+def assert_read_once(guarded: Guarded, query: Query, topic: str, group: str) -> None:
     """Waits until the query has read and committed everything, and checks that it read nothing twice."""
     query.until(lambda: caught_up(guarded.kafka, topic, group), what="the query to catch up")
     assert sorted(query.places()) == sorted(places_in(guarded.kafka, topic))
@@ -276,16 +276,15 @@ def member_ids(guarded: Guarded, group: str) -> list[str]:
 
 
 @pytest.fixture
-def start_query(
-    guarded: Guarded, unique: Callable[[str], str], group: str, tmp_path: Path
-) -> Iterator[Callable[[], tuple[QueryProcess, str]]]:
-    """Starts a query of a new topic, and waits until it has read from each partition."""
-    made: list[QueryProcess] = []
+def start_query(guarded: Guarded, unique: Callable[[str], str], group: str, tmp_path: Path) -> Iterator[StartQuery]:
+    """Starts a query of a new topic, with Spark or without, and waits until it has read from each partition."""
+    made: list[Query] = []
 
-    def begin() -> tuple[QueryProcess, str]:
+    def begin(spark: bool = False) -> tuple[Query, str]:
         topic = guarded.kafka.create_topic(unique("topic"), partitions=PARTITIONS)
         produce_for(guarded, topic, 0.1, lambda: True)
-        query = QueryProcess(tmp_path / f"run-{len(made)}", short_options(guarded, topic, group)).start()
+        options, work = source_options(guarded.kafka, topic, group, **guarded.login()), tmp_path / "run"
+        query = QueryProcess(work, options).start() if spark else PlainQuery(work, work / "checkpoint", options)
         made.append(query)
         query.until(lambda: caught_up(guarded.kafka, topic, group), what="the first batch")
         return query, topic
@@ -295,16 +294,12 @@ def start_query(
         each.kill()
 
 
-@pytest.mark.parametrize("seconds", [25.0, pytest.param(600.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [12.0, pytest.param(600.0, marks=pytest.mark.slow)])
 def test_a_query_notices_nothing_of_tokens_that_end_every_10_seconds(
-    guarded: Guarded,
-    server: OAuthServer,
-    group: str,
-    start_query: Callable[[], tuple[QueryProcess, str]],
-    seconds: float,
+    guarded: Guarded, server: OAuthServer, group: str, start_query: StartQuery, seconds: float
 ) -> None:
     server.lifetime = SHORT_LIFETIME
-    query, topic = start_query()
+    query, topic = start_query(spark=True)
     joined, before = member_ids(guarded, group), server.tokens
     produce_for(guarded, topic, seconds, query.running)
     assert_read_once(guarded, query, topic, group)
@@ -312,21 +307,23 @@ def test_a_query_notices_nothing_of_tokens_that_end_every_10_seconds(
     # The stream runner asks about every 8 s. The Python worker does so too if no newer token came with a task in time.
     issued = server.tokens - before
     print(f"{issued} tokens in {seconds:.0f} s, {len(query.batches())} batches")
-    assert seconds / SHORT_LIFETIME <= issued <= 2 * seconds / 8 + 3
+    assert seconds // SHORT_LIFETIME <= issued <= 2 * seconds / 8 + 3
     log = query.log()
     for sign in ("requests for a new token failed", "brokers reject settings", "eyJ", CLIENT_SECRET):
         assert sign not in log
 
 
-@pytest.mark.parametrize("lifetime", [300, SHORT_LIFETIME], ids=["a token that outlives it", "tokens that end"])
-@pytest.mark.parametrize("seconds", [15.0, pytest.param(120.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("lifetime", "seconds"),
+    [
+        pytest.param(300, 4.0, id="a token that outlives it"),
+        pytest.param(SHORT_LIFETIME, 12.0, id="tokens that end"),
+        pytest.param(300, 120.0, id="a token that outlives two minutes", marks=pytest.mark.slow),
+        pytest.param(SHORT_LIFETIME, 120.0, id="tokens that end for two minutes", marks=pytest.mark.slow),
+    ],
+)
 def test_an_outage_of_the_token_service_does_not_end_a_query(
-    guarded: Guarded,
-    server: OAuthServer,
-    group: str,
-    start_query: Callable[[], tuple[QueryProcess, str]],
-    lifetime: int,
-    seconds: float,
+    guarded: Guarded, server: OAuthServer, group: str, start_query: StartQuery, lifetime: int, seconds: float
 ) -> None:
     server.lifetime = lifetime
     query, topic = start_query()

@@ -1,8 +1,8 @@
 """A query starts once: after any crash it goes on where it stood, whatever ``startingOffsets`` resolves to by then.
 
 Each query is killed at one step of its first run, again in the first batch of its second run and in the second batch of
-its third, and reads the rest in its fourth. Records arrive in all partitions all the while. The full matrix drives the
-source as Spark does, in a plain process (``micro_batches``); real Spark runs the two steps at which records were lost.
+its third, and reads the rest in its fourth. Records arrive in all partitions all the while. A plain process drives the
+source as Spark does (``micro_batches``).
 
 The start is decided when it is durable: the positions are committed to the group before batch 0 is planned. Before that
 a restart knows of no first run, and is a first start again. If it starts at the latest offsets, it may skip what
@@ -13,28 +13,21 @@ batch 0 is logged.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration import callbacks
-from tests.integration.query_process import REPOSITORY, Place, QueryProcess, eventually, source_options
-from tests.integration.standing import caught_up, fill, places_in
-from tests.integration.test_brokers import Producing
-from tests.integration.test_failures import places_of
+from tests.integration.query_process import PlainQuery
+from tests.integration.standing import caught_up, fill
 
-SCRIPT = Path(__file__).parent / "micro_batches.py"
 PARTITIONS = (0, 1)
 OLD, EACH, LIMIT = 20, 10, 8
 """Records of each partition from before the query, records that arrive at a time, and offsets of a batch."""
 MIDDLE = OLD // 2
 LONG_AGO_MS, THEN_MS = 1_500_000_000_000, 1_600_000_000_000
-MOST_S = 60.0
 
 STEPS = {
     "joining": "joining",
@@ -65,58 +58,15 @@ def table(request: pytest.FixtureRequest) -> Iterator[Table]:
         print("\n" + "\n".join(f"| {line} |" for line in lines))
 
 
-class Run:
-    """One run of a query in ``micro_batches``."""
-
-    def __init__(self, work: Path, checkpoint: Path, options: dict[str, str], *pause: str) -> None:
-        self._work = work
-        work.mkdir()
-        settings = {"options": options, "checkpoint": str(checkpoint), "pause": pause}
-        (work / "settings.json").write_text(json.dumps(settings))
-        with (work / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(SCRIPT), str(work)], cwd=REPOSITORY, stdout=log, stderr=log
-            )
-
-    def events(self) -> list[str]:
-        path = self._work / "events"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def until(self, condition: Callable[[], object], what: str) -> None:
-        def holds() -> object:
-            assert self._process.poll() is None, (self._work / "log").read_text()[-4000:]
-            return condition()
-
-        eventually(holds, MOST_S, f"{what} after {self.events()}")
-
-    def reaches(self, event: str) -> None:
-        self.until(lambda: event in self.events(), event)
-
-    def reads_or_starts(self) -> None:
-        """A restart reads first where a batch was cut short, and finds its positions first where none was."""
-        self.until(lambda: set(self.events()) - {"joining"}, "its first step")
-
-    def go_on(self, event: str) -> None:
-        (self._work / event).touch()
-
-    def end(self) -> None:
-        """Ends in order when it is idle."""
-        (self._work / "stop").touch()
-        assert self._process.wait(MOST_S) == 0, (self._work / "log").read_text()[-4000:]
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
 class Story:
     """A query's life over a topic of its own: what arrived, and what it read."""
 
-    def __init__(self, kafka: EmbeddedKafka, topic: str, group: str, place: Path, start: str, reset: bool) -> None:
-        self._kafka, self._topic, self._group, self._place = kafka, topic, group, place
+    def __init__(
+        self, kafka: EmbeddedKafka, topic: str, group: str, plain: Callable[..., PlainQuery], start: str, reset: bool
+    ) -> None:
+        self._kafka, self._topic, self._group, self._plain = kafka, topic, group, plain
         self._start, self._reset = start, reset
         self._begin = 0
-        self._runs: list[Run] = []
         self._arrived = 0
 
     def begins(self, at: int) -> int:
@@ -136,7 +86,7 @@ class Story:
         self._arrived += EACH
         return self._arrived - EACH
 
-    def run(self, *pause: str) -> Run:
+    def run(self, *pause: str) -> PlainQuery:
         """Starts the query, for the first time or again, when the group has forgotten the run before."""
         from kafka.admin import MemberToRemove
 
@@ -152,48 +102,26 @@ class Story:
             "time": {"startingTimestamp": str(THEN_MS), "startingOffsetsByTimestampStrategy": "latest"},
         }.get(self._start, {"startingOffsets": self._start})
         more = {"resetOffsetsOnStart": str(self._reset), "maxOffsetsPerTrigger": str(LIMIT), **how}
-        options = source_options(self._kafka, self._topic, self._group, **more)
-        work = self._place / f"run-{len(self._runs)}"
-        self._runs.append(Run(work, self._place / "checkpoint", options, *pause))
-        return self._runs[-1]
+        return self._plain(self._topic, "checkpoint", *pause, **more)
 
     def read_all(self) -> bool:
         return caught_up(self._kafka, self._topic, self._group)
 
-    def batches(self) -> list[list[Place]]:
-        """The rows of the last attempt at each batch."""
-        last: dict[int, Path] = {}
-        for each in sorted((self._place / "checkpoint" / "rows").glob("*.json"), key=lambda path: path.stat().st_mtime):
-            last[int(each.stem.split("-")[0])] = each
-        return [[(partition, at) for partition, at in json.loads(each.read_text())] for each in last.values()]
-
-    def problems(self, due_from: int) -> str:
+    def problems(self, last: PlainQuery, due_from: int) -> str:
         """What is wrong, or ``ok``: all from ``due_from`` on is to be read, once, and nothing before the start."""
-        read = Counter(place for rows in self.batches() for place in rows)
+        read = Counter(last.places())
         due = {(partition, at) for partition in PARTITIONS for at in range(due_from, self._arrived)}
         early = sum(at < self._begin for _, at in read)
         skipped, repeated = len(due - read.keys()), sum(count - 1 for count in read.values())
         wrong = {"skipped": skipped, "repeated": repeated, "before the start": early}
         return ", ".join(f"{what} {count}" for what, count in wrong.items() if count) or "ok"
 
-    def close(self) -> None:
-        for each in self._runs:
-            each.kill()
-
 
 @pytest.fixture
 def story(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, tmp_path: Path
-) -> Iterator[Callable[..., Story]]:
-    made: list[Story] = []
-
-    def create(start: str, reset: bool) -> Story:
-        made.append(Story(kafka, topic(partitions=len(PARTITIONS)), group, tmp_path, start, reset))
-        return made[-1]
-
-    yield create
-    for each in made:
-        each.close()
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, plain: Callable[..., PlainQuery]
+) -> Callable[[str, bool], Story]:
+    return lambda start, reset: Story(kafka, topic(partitions=len(PARTITIONS)), group, plain, start, reset)
 
 
 def cells() -> Iterator[object]:
@@ -225,7 +153,8 @@ def test_after_a_crash_at_any_step_a_query_keeps_its_start_position(
         current.arrive()
         event = f"read a batch, number {number} of this run"
         again = current.run("started", event)
-        again.reads_or_starts()
+        # A restart reads first where a batch was cut short, and finds its positions first where none was.
+        again.until(lambda run=again: set(run.events()) - {"joining"}, what="its first step")  # type: ignore[misc]
         arrived = current.arrive()
         if undecided and number == 1 and start == "latest":
             again.reaches("started")
@@ -235,64 +164,8 @@ def test_after_a_crash_at_any_step_a_query_keeps_its_start_position(
         again.kill()
     current.arrive()
     last = current.run()
-    last.until(current.read_all, "reading all")
+    last.until(current.read_all, what="reading all")
     last.end()
-    problems = current.problems(due)
+    problems = current.problems(last, due)
     table.setdefault((start, reset), {})[step] = problems
     assert problems == "ok"
-
-
-SPARK_LIMIT = 400
-"""Offsets of a batch of Spark's: fewer than arrive between two runs."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ["empty batch", "in batch 0"])
-@pytest.mark.parametrize("reset", [False, True])
-def test_after_a_crash_a_spark_query_from_latest_reads_all_records_since_its_start(
-    kafka: EmbeddedKafka,
-    topic: Callable[..., str],
-    group: str,
-    query: Callable[..., QueryProcess],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    reset: bool,
-    step: str,
-) -> None:
-    name = topic(partitions=len(PARTITIONS))
-    fill(kafka, name, OLD)
-    options = {"startingOffsets": "latest", "resetOffsetsOnStart": str(reset), "maxOffsetsPerTrigger": str(SPARK_LIMIT)}
-    runs: list[QueryProcess] = []
-
-    def start(hold: int | None, **more: str) -> QueryProcess:
-        runs.append(query(name, checkpoint="kept", **options, **more))
-        return (runs[-1] if hold is None else runs[-1].hold(hold)).start()
-
-    if step == "empty batch":
-        first = start(None)
-        first.until((tmp_path / "kept" / "commits" / "0").exists, what="batch 0, which is empty")
-    else:
-        # Records arrive while the start is looked for: they are batch 0.
-        begun = tmp_path / "begun"
-        monkeypatch.setenv(callbacks.BEGUN, str(begun))
-        first = start(0, startingOffsetsCallback=f"{callbacks.__name__}:{callbacks.take_a_while.__name__}")
-        first.until(begun.exists, what="its positions")
-        fill(kafka, name, EACH)
-        first.await_held(0)
-    assert kafka.committed(group, name) == {(name, partition): OLD for partition in PARTITIONS}
-    first.kill()
-    held = 0 if step == "in batch 0" else 1
-    for number in (0, 1):
-        fill(kafka, name, SPARK_LIMIT)
-        with Producing(kafka, name, len(PARTITIONS)):
-            again = start(held + number)
-            again.await_held(held + number)
-        again.kill()
-    last = start(None)
-    everything = {place for place in places_in(kafka, name) if place[1] >= OLD}
-    last.until(lambda: caught_up(kafka, name, group), what="reading all")
-    last.stop_between_batches()
-    batches = {batch: run for run in runs for batch in run.batches()}  # of the last run that read it
-    found = Counter(place for batch, run in batches.items() for place in places_of(run, batch))
-    print(f"{len(everything - found.keys())} of {len(everything)} records were skipped")
-    assert found == Counter(everything)

@@ -163,54 +163,32 @@ def test_a_topic_created_later_that_matches_the_pattern_is_read(
     assert next_batch(query, end).ends() == {TopicPartition(first, 0): 1, TopicPartition(second, 0): 1}
 
 
-def both(topic: str, other: str) -> dict[str, str]:
-    return {"subscribe": f"{topic},{other}"}
-
-
-def test_a_deleted_topic_fails_the_query_and_the_error_names_it(
+def test_a_deleted_topic_fails_the_query_and_does_not_stop_the_others_if_data_loss_is_accepted(
     kafka: EmbeddedKafka, topic: str, start: Start, unique: Callable[[str], str]
 ) -> None:
     other = kafka.create_topic(unique("doomed"))
-    query = start(**both(topic, other))
-    end = query.plan_batch(BatchOffset(), None)
+    both = {"subscribe": f"{topic},{other}"}
+    query, tolerant = start(**both), start(**both, failOnDataLoss="false", **{"kafka.group.id": unique("group")})
+    end, tolerant_end = query.plan_batch(BatchOffset(), None), tolerant.plan_batch(BatchOffset(), None)
     kafka.delete_topic(other)
     with pytest.raises(DataLoss, match=f"{other}(-0)? does not exist.*failOnDataLoss"):
         next_batch(query, end)
-
-
-def test_a_deleted_topic_does_not_stop_the_others_if_data_loss_is_accepted(
-    kafka: EmbeddedKafka, topic: str, start: Start, unique: Callable[[str], str]
-) -> None:
-    other = kafka.create_topic(unique("doomed"))
-    query = start(**both(topic, other), failOnDataLoss="false")
-    end = query.plan_batch(BatchOffset(), None)
-    kafka.delete_topic(other)
     kafka.produce(topic, ["6th"], partition=0)
-    assert next_batch(query, end).ends()[TopicPartition(topic, 0)] == 6
+    assert next_batch(tolerant, tolerant_end).ends()[TopicPartition(topic, 0)] == 6
 
 
-def recreate(kafka: EmbeddedKafka, topic: str) -> None:
-    """Deletes a topic, and creates it again with more records than it had."""
-    kafka.delete_topic(topic)
-    deadline = time.monotonic() + DEADLINE
-    while topic in kafka.topics():
-        assert time.monotonic() < deadline
-    kafka.create_topic(topic, partitions=2)
-    for number in range(2):
-        kafka.produce(topic, [f"new{record}" for record in range(9)], partition=number)
-
-
-def test_a_recreated_topic_with_more_records_is_data_loss(kafka: EmbeddedKafka, topic: str, start: Start) -> None:
-    end = finished_run(start)
-    recreate(kafka, topic)
-    with pytest.raises(DataLoss, match=f"{topic} was deleted and recreated"):
-        next_batch(start(logged=end), end)
-
-
-def test_a_recreated_topic_is_read_from_earliest_if_data_loss_is_accepted(
+def test_a_recreated_topic_with_more_records_is_data_loss_or_read_from_earliest(
     kafka: EmbeddedKafka, topic: str, start: Start
 ) -> None:
     end = finished_run(start)
-    recreate(kafka, topic)
+    kafka.delete_topic(topic)
+    eventually(lambda: topic not in kafka.topics(), DEADLINE)
+    kafka.create_topic(topic, partitions=2)
+    for number in range(2):
+        kafka.produce(topic, [f"new{record}" for record in range(9)], partition=number)
+    failing = start(logged=end)
+    with pytest.raises(DataLoss, match=f"{topic} was deleted and recreated"):
+        next_batch(failing, end)
+    failing.close()
     query = start(logged=end, failOnDataLoss="false")
     assert ranges(next_batch(query, end)) == {0: (0, 9), 1: (0, 9)}

@@ -21,9 +21,11 @@ from spark_group_source.offsets import LATEST, OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker import java_command
+from spark_group_source.testing.ivy import BRIEF
 from spark_group_source.wire import sockets
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
+from tests.integration.standing import wire
 
 LONG = 90.0
 WINDOW_S = 2
@@ -46,11 +48,10 @@ def limited(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> Callable[[str
         client = unique("client")
         arguments = ["--bootstrap-server", kafka.bootstrap_servers, "--alter", "--add-config", quota]
         arguments += ["--entity-type", "clients", "--entity-name", client]
-        silent = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-        command = java_command(kafka.libs, "256m", "kafka.admin.ConfigCommand", arguments, silent)
+        quick = (BRIEF, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+        command = java_command(kafka.libs, "256m", "kafka.admin.ConfigCommand", arguments, *quick)
         subprocess.run(command, check=True, capture_output=True, timeout=LONG)
-        host, _, port = kafka.bootstrap_servers.rpartition(":")
-        return WireOptions(((host, int(port)),), client)
+        return wire(kafka, client)
 
     return make
 
@@ -87,10 +88,10 @@ def test_a_task_under_a_byte_quota_reads_everything_over_the_same_connections(
 
     monkeypatch.setattr(sockets, "connect", counted)
     # Ten windows' worth is read at once, and the rest as fast as the quota allows.
-    wire = limited(f"consumer_byte_rate={RECORDS * RECORD_BYTES // (12 * WINDOW_S)}")
+    client = limited(f"consumer_byte_rate={RECORDS * RECORD_BYTES // (12 * WINDOW_S)}")
     settings = FetchSettings(fetch_max_bytes=300_000)
-    task = FetchTask((OffsetRange(topic, 0, 0, RECORDS, ""),), wire, arrow_schema(["offset"]), settings)
-    with closing(Cluster(wire)) as cluster:
+    task = FetchTask((OffsetRange(topic, 0, 0, RECORDS, ""),), client, arrow_schema(["offset"]), settings)
+    with closing(Cluster(client)) as cluster:
         offsets = [row["offset"] for rows in TaskReader(task, cluster).batches() for row in rows.to_pylist()]
     assert offsets == list(range(RECORDS))
     assert "throttles this client" in caplog.text

@@ -22,8 +22,8 @@ from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.settings import WireOptions
 from tests.integration.query_process import source_options
+from tests.integration.standing import wire
 
 PARTITIONS, EACH, SIZE, LIMIT = 20, 200, 1000, 10
 
@@ -42,9 +42,8 @@ def test_a_backlog_is_received_about_once(
     kafka: EmbeddedKafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LOCAL_DIRECTORIES, str(tmp_path))
-    host, _, port = kafka.bootstrap_servers.partition(",")[0].rpartition(":")
-    wire = WireOptions(((host, int(port)),), "test")
-    cluster = Cluster(wire)
+    settings = wire(kafka)
+    cluster = Cluster(settings)
     metadata = cluster.topics({topic}, Deadline.after(30))[topic]
     cluster.close()
     received, receive_raw = 0, Connection.receive_raw
@@ -62,7 +61,7 @@ def test_a_backlog_is_received_about_once(
                 OffsetRange(topic, number, start, start + LIMIT, metadata.id, metadata.epochs[number])
                 for number in range(PARTITIONS)
             )
-            task = FetchTask(ranges, wire, arrow_schema(["partition", "offset"]), query_id="q")
+            task = FetchTask(ranges, settings, arrow_schema(["partition", "offset"]), query_id="q")
             rows += [tuple(row.values()) for batch in read(task) for row in batch.to_pylist()]
     assert sorted(rows) == [(number, offset) for number in range(PARTITIONS) for offset in range(EACH)]
     assert received < 1.5 * PARTITIONS * EACH * SIZE

@@ -24,7 +24,7 @@ from spark_group_source.offsets import TopicPartition
 from spark_group_source.records.batches import CODEC, HEADER, find_record_batches
 from spark_group_source.testing.kafka import EmbeddedKafka
 from tests.integration.read_both import OURS, Case, Outcome, load, place, read_one, save
-from tests.integration.same_topics import ANY_TIME, CODECS, ISOLATIONS, KINDS, Expected, Topics, by_kind
+from tests.integration.same_topics import ANY_TIME, CODECS, ISOLATIONS, Expected, Topics, by_kind
 from tests.integration.writers import PRODUCERS, Record, writers
 
 JARS = os.environ.get("SPARK_KAFKA_JARS", "")
@@ -138,23 +138,19 @@ def reads(
     work = tmp_path_factory.mktemp("reads")
     cases = cases_of(kafka, topics)
     if JARS:
-        outcomes = read_in_process(cases, work)
+        save(cases, work / "cases.json")
+        jars = ",".join(str(each) for each in sorted(Path(JARS).glob("*.jar")))
+        subprocess.run(
+            [sys.executable, str(READ_BOTH), str(work / "cases.json"), str(work / "outcomes.json"), jars],
+            check=True,
+            timeout=600,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable},
+        )
+        outcomes = load(work / "outcomes.json")
     else:
         spark = request.getfixturevalue("spark")
         outcomes = {case.name: read_one(spark, case, work) for case in cases}
     return Reads(outcomes, {case.name: records_in(place(work, case, OURS)) for case in cases if case.streaming})
-
-
-def read_in_process(cases: list[Case], work: Path) -> dict[str, Outcome]:
-    save(cases, work / "cases.json")
-    jars = ",".join(str(each) for each in sorted(Path(JARS).glob("*.jar")))
-    subprocess.run(
-        [sys.executable, str(READ_BOTH), str(work / "cases.json"), str(work / "outcomes.json"), jars],
-        check=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable},
-    )
-    return load(work / "outcomes.json")
 
 
 def records_in(path: Path) -> Expected:
@@ -170,22 +166,16 @@ def records_in(path: Path) -> Expected:
     return found
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "transactional"])
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("producer", PRODUCERS)
-def test_all_produced_records_are_read(topics: Topics, reads: Reads, producer: str, codec: str, kind: str) -> None:
+def test_all_produced_records_are_read(
+    topics: Topics, reads: Reads, kafka: EmbeddedKafka, producer: str, codec: str
+) -> None:
     where = (topics.name(codec), PRODUCERS.index(producer))
     for isolation in ISOLATIONS:
-        found, expected = by_kind(reads.records[isolation][where]), by_kind(topics.expected[isolation][where])
-        assert found[kind] == expected[kind], isolation
-
-
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("producer", PRODUCERS)
-def test_each_producer_used_its_codec(topics: Topics, kafka: EmbeddedKafka, producer: str, codec: str) -> None:
-    """Otherwise the other tests would not show what they are there for."""
-    used = set()
-    for segment in kafka.directory.rglob(f"{topics.name(codec)}-{PRODUCERS.index(producer)}/*.log"):
+        assert by_kind(reads.records[isolation][where]) == by_kind(topics.expected[isolation][where]), isolation
+    used = set()  # otherwise this would not show what it is there for
+    for segment in kafka.directory.rglob(f"{where[0]}-{where[1]}/*.log"):
         raw = segment.read_bytes()
         begins = find_record_batches(TopicPartition("t", 0), memoryview(raw)).boundaries[:-1]
         used |= {np.frombuffer(raw, HEADER, 1, begin)["attributes"][0] & CODEC for begin in begins}
@@ -197,21 +187,16 @@ def test_a_stream_has_all_records_and_the_rows_and_schema_of_the_jvm_source(
     topics: Topics, reads: Reads, isolation: str
 ) -> None:
     assert reads.records[isolation] == topics.expected[isolation]
-    assert reads.outcomes[isolation] == Outcome(sum(map(len, topics.expected[isolation].values())))
+    counts = {where[0]: 0 for where in topics.expected[isolation]}
+    for (topic, _), records in topics.expected[isolation].items():
+        counts[topic] += len(records)
+    assert reads.outcomes[isolation] == Outcome(sum(counts.values()))
+    # And a batch query of a pattern has those of these topics.
+    assert reads.outcomes[f"batch-{isolation}"] == Outcome(counts[topics.name("none")] + counts[topics.name("zstd")])
 
 
-@pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_a_batch_read_of_a_pattern_has_the_rows_and_schema_of_the_jvm_source(
-    topics: Topics, reads: Reads, isolation: str
-) -> None:
-    read = {topics.name("none"), topics.name("zstd")}
-    count = sum(len(each) for (topic, _), each in topics.expected[isolation].items() if topic in read)
-    assert reads.outcomes[f"batch-{isolation}"] == Outcome(count)
-
-
-@pytest.mark.parametrize("case", BOUNDED)
-def test_a_batch_read_has_the_rows_of_the_jvm_source_for_the_same_range(reads: Reads, case: str) -> None:
-    assert reads.outcomes[case] == Outcome(BOUNDED[case][1])
+def test_a_batch_read_has_the_rows_of_the_jvm_source_for_the_same_range(reads: Reads) -> None:
+    assert {case: reads.outcomes[case] for case in BOUNDED} == {case: Outcome(n) for case, (_, n) in BOUNDED.items()}
 
 
 @pytest.mark.parametrize("case", REFUSED)

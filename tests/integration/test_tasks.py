@@ -38,16 +38,7 @@ def read(frame: DataFrame, tmp_path: Path) -> DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("options", "tasks"),
-    [
-        ({}, 1),
-        ({"minRecordsPerTask": "1"}, PARTITIONS),
-        ({"minRecordsPerTask": "60"}, 2),
-        ({"minPartitions": "8"}, 8),
-        ({"maxRecordsPerPartition": "10"}, 12),
-        ({"maxRecordsPerPartition": "60"}, 2),
-    ],
-    ids=str,
+    ("options", "tasks"), [({"minPartitions": "8"}, 8), ({"maxRecordsPerPartition": "10"}, 12)], ids=str
 )
 def test_tasks_have_the_configured_sizes_and_every_record_is_read_once(
     spark: SparkSession,

@@ -13,7 +13,8 @@ from pyspark.errors import StreamingQueryException
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.errors import StuckQuery
 from spark_group_source.testing.spark import local_spark
-from tests.integration.query_process import eventually
+from tests.integration.query_process import eventually, source_options
+from tests.integration.standing import fill
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RunAvailableNow = Callable[..., "DataFrame"]
+Load = Callable[..., "DataFrame"]
 ALL_TYPES = [
     "key",
     "offset",
@@ -36,46 +38,35 @@ ALL_TYPES = [
 ]
 
 
-def options(kafka: EmbeddedKafka, topic: str, group: str) -> dict[str, str]:
-    servers = kafka.bootstrap_servers
-    return {
-        "kafka.bootstrap.servers": servers,
-        "subscribe": topic,
-        "kafka.group.id": group,
-        "startingOffsets": "earliest",
-    }
+@pytest.fixture
+def load(spark: SparkSession, kafka: EmbeddedKafka, group: str) -> Callable[..., DataFrame]:
+    """Loads a stream of the test's group: ``load(topic, **options)``."""
+    return lambda topic, **more: (
+        spark.readStream.format("kafka-group").options(**source_options(kafka, topic, group, **more)).load()
+    )
 
 
 @pytest.mark.core
 def test_an_available_now_run_reads_and_commits_everything_with_any_limit(
-    spark: SparkSession,
-    kafka: EmbeddedKafka,
-    kafka_topic: Callable[..., str],
-    group: str,
-    run_available_now: RunAvailableNow,
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], group: str, load: Load, run_available_now: RunAvailableNow
 ) -> None:
     topic = kafka_topic(partitions=2)
-    for partition in range(2):
-        kafka.produce(topic, [f"{partition}-{number}" for number in range(5)], partition=partition)
-    reader = spark.readStream.format("kafka-group").options(**options(kafka, topic, group))
-    rows = run_available_now(reader.option("maxOffsetsPerTrigger", "4").load())
-    expected = sorted(f"{partition}-{number}" for partition in range(2) for number in range(5))
-    assert sorted(row.value.decode() for row in rows.collect()) == expected
+    places = fill(kafka, topic, 5)
+    rows = run_available_now(load(topic, maxOffsetsPerTrigger="4"))
+    assert sorted((row.partition, row.offset) for row in rows.collect()) == sorted(places)
     assert kafka.lag(group, topic) == {0: 0, 1: 0}
 
 
 @pytest.mark.core
 def test_a_run_with_an_earlier_checkpoint_continues_with_its_state(
-    spark: SparkSession,
     kafka: EmbeddedKafka,
     kafka_topic: Callable[..., str],
-    kafka_group: str,
     kafka_checkpoint: str,
+    load: Load,
     run_available_now: RunAvailableNow,
 ) -> None:
     topic = kafka_topic()
-    records = spark.readStream.format("kafka-group").options(**options(kafka, topic, kafka_group)).load()
-    counts = records.groupBy("key").count()
+    counts = load(topic).groupBy("key").count()
     found = []
     for _ in range(2):
         kafka.produce(topic, [("a", "1"), ("a", "2")])
@@ -88,7 +79,7 @@ def test_a_written_frame_is_read_back_by_stream_and_batch_with_all_types(
     spark: SparkSession,
     kafka: EmbeddedKafka,
     kafka_topic: Callable[..., str],
-    group: str,
+    load: Load,
     run_available_now: RunAvailableNow,
 ) -> None:
     topic = kafka_topic(partitions=3)
@@ -104,55 +95,35 @@ def test_a_written_frame_is_read_back_by_stream_and_batch_with_all_types(
     )
     places = kafka.produce(None, rows)
     assert [places[0][0], places[2][0]] == [2, 0]  # the second goes anywhere
-    given = {**options(kafka, topic, group), "includeHeaders": "true"}
+    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic, "includeHeaders": "true"}
     batch = spark.read.format("kafka-group").options(**given).load()
     written = {(row.key, row.value, row.timestamp.timestamp()) for row in batch.collect()}
     seconds = time.timestamp()
     assert written == {(b"k1", b"v1", seconds), (None, b"v2", seconds), (b"k3", None, seconds)}
     headers = [(each.key, bytes(each.value)) for row in batch.collect() for each in row.headers or ()]
     assert headers == [("trace", b"7"), ("trace", b"8")]
-    stream = spark.readStream.format("kafka-group").options(**given).load()
-    read = run_available_now(stream.selectExpr(*ALL_TYPES))
+    stream = load(topic, includeHeaders="true").selectExpr(*ALL_TYPES)
+    read = run_available_now(stream)
     assert_df_equality(read.orderBy("key"), batch.selectExpr(*ALL_TYPES).orderBy("key"))
 
 
-def test_a_run_over_an_empty_topic_has_the_schema_and_no_rows(
-    spark: SparkSession,
-    kafka: EmbeddedKafka,
-    kafka_topic: Callable[..., str],
-    group: str,
-    run_available_now: RunAvailableNow,
+def test_a_run_without_rows_has_the_schema_and_one_that_fails_raises_the_error_of_its_query(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], load: Load, run_available_now: RunAvailableNow
 ) -> None:
-    stream = spark.readStream.format("kafka-group").options(**options(kafka, kafka_topic(), group)).load()
+    topic = kafka_topic()
+    stream = load(topic)
     rows = run_available_now(stream)
     assert rows.schema == stream.schema
     assert rows.count() == 0
-
-
-def test_a_run_that_fails_raises_the_error_of_its_query(
-    spark: SparkSession,
-    kafka: EmbeddedKafka,
-    kafka_topic: Callable[..., str],
-    group: str,
-    run_available_now: RunAvailableNow,
-) -> None:
-    topic = kafka_topic()
     kafka.produce(topic, ["x"])
-    stream = spark.readStream.format("kafka-group").options(**options(kafka, topic, group)).load()
     with pytest.raises(StreamingQueryException, match="no such luck"):
         run_available_now(stream.selectExpr("raise_error('no such luck')"))
 
 
 def test_a_query_that_does_not_end_is_stopped_and_the_error_names_its_member(
-    spark: SparkSession,
-    kafka: EmbeddedKafka,
-    kafka_topic: Callable[..., str],
-    group: str,
-    await_query_end: Callable[..., None],
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], group: str, load: Load, await_query_end: Callable[..., None]
 ) -> None:
-    topic = kafka_topic()
-    reader = spark.readStream.format("kafka-group").options(**options(kafka, topic, group))
-    query = reader.option("kafka.client.id", "forgotten").load().writeStream.format("noop").start()
+    query = load(kafka_topic(), **{"kafka.client.id": "forgotten"}).writeStream.format("noop").start()
     try:
         eventually(lambda: [each.partitions for each in kafka.members(group)] == [1])
         with pytest.raises(StuckQuery, match=f"Group {group} is Stable, members are forgotten with 1 partitions"):

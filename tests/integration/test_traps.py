@@ -10,8 +10,7 @@ import pytest
 from spark_group_source import register
 from spark_group_source.spark import notifications
 from spark_group_source.testing import EmbeddedKafka
-from tests.integration.query_process import QueryProcess, eventually, source_options
-from tests.integration.reader import Reader
+from tests.integration.query_process import PlainQuery, eventually, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,8 +64,9 @@ def two_loads(load: Load, group: str) -> DataFrame:
 
 @pytest.mark.core
 @pytest.mark.trap
-@pytest.mark.parametrize("shape", [with_itself, derived, two_loads])
-@pytest.mark.parametrize("trigger", [{}, {"availableNow": True}], ids=["default", "available-now"])
+@pytest.mark.parametrize(
+    ("shape", "trigger"), [(with_itself, {}), (derived, {}), (two_loads, {}), (two_loads, {"availableNow": True})]
+)
 def test_sources_of_one_query_that_share_a_group_log_one_warning_at_its_start(
     run: Run, shape: Shape, trigger: dict[str, Any], group: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,15 +101,14 @@ def test_a_query_whose_sources_read_everything_logs_no_warning(
 @pytest.mark.core
 @pytest.mark.trap
 def test_a_batch_longer_than_a_revocation_waits_is_repeated_by_another_member_and_logs_a_warning(
-    name: str, query: Callable[..., QueryProcess], start: Callable[..., Reader]
+    name: str, plain: Callable[..., PlainQuery]
 ) -> None:
     short = {"kafka.max.poll.interval.ms": "4000"}
-    slow = query(name, **short).hold().start()
-    slow.await_held(0)
-    other = start(name, **short)
-    eventually(lambda: len(other.places) == 10, what="the repetition of two partitions")
-    assert set(other.places) < set(slow.places())
-    slow.release()
+    slow = plain(name, "slow", "read 0", **short).reaches("read 0")
+    other = plain(name, "other", **short)
+    eventually(lambda: len(other.places()) == 10, what="the repetition of two partitions")
+    assert set(other.places()) < set(slow.places())
+    slow.go_on("read 0")
     slow.until(lambda: "the next owner repeat the batch" in slow.log(), what="the warning")
     (line,) = [line for line in slow.log().splitlines() if ": a batch took " in line]
     assert " WARNING " in line

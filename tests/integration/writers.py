@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from spark_group_source.testing.ivy import java
+from spark_group_source.testing.ivy import BRIEF, java
 from spark_group_source.testing.kafka import EmbeddedKafka
 
 LINGER_MS = 200
@@ -164,7 +164,7 @@ def _jvm(libs: Path) -> Iterator[Any]:
     assert spark is not None
     assert spark.origin is not None
     (jar,) = Path(spark.origin).parent.glob("jars/py4j-*.jar")
-    port = launch_gateway(jarpath=str(jar), classpath=f"{libs}/*", die_on_exit=True, java_path=java())
+    port = launch_gateway(jarpath=str(jar), classpath=f"{libs}/*", die_on_exit=True, java_path=java(), javaopts=[BRIEF])
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
     try:
         yield gateway.jvm

@@ -73,7 +73,7 @@ def behind(answer: Any) -> None:
         {"silent": True},
         {"edit": behind},
     ],
-    ids=str,
+    ids=lambda fault: ", ".join(f"{name}={getattr(value, '__name__', value)}" for name, value in fault.items()),
 )
 def test_after_an_error_of_the_follower_the_leader_is_read(fake: FakeKafka, fault: dict[str, Any]) -> None:
     fake.next("Fetch", Fault(broker=FOLLOWER, **fault))
