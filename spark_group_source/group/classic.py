@@ -357,11 +357,7 @@ class ClassicProtocol(GroupProtocol):
         self.retry_leave(lambda deadline: requests.leave(member_id, "the query ends", deadline))
 
     def _join(self) -> None:
-        """Joins the group; waits until all members have joined or the rebalance timeout has passed.
-
-        Raises:
-            Interrupted: the query ends.
-        """
+        """Joins the group; waits until all members have joined or the rebalance timeout has passed."""
         self.begin_join()
         me = self.member.membership
         if self._returned is None:
@@ -378,13 +374,7 @@ class ClassicProtocol(GroupProtocol):
         self.member.post(result.joined)
 
     def _sync(self) -> None:
-        """Syncs: as the leader with every member's assignment. Then this member's own is known.
-
-        Raises:
-            AuthenticationFailed: a broker rejects this client.
-            Interrupted: the query ends.
-            OptionError: a user's assignor failed.
-        """
+        """Syncs: as the leader with every member's assignment. Then this member's own is known."""
         assert self._join_result is not None, "a sync follows a join"
         assigned = self._assigned(self._join_result)
         if isinstance(assigned, RequestFailed):

@@ -93,11 +93,8 @@ Step = tuple[ClassicMembership, list[Action]]
 def step(membership: ClassicMembership, event: Event, now: float, revocation_timeout: float) -> Step:
     """Returns the membership after ``event``, and the actions to perform.
 
-    Args:
-        membership: the membership before the event.
-        event: what happened.
-        now: seconds on the caller's monotonic clock.
-        revocation_timeout: how many seconds a revocation may wait for the batch that reads the partitions.
+    ``now`` is in seconds on the caller's monotonic clock. A revocation waits for ``revocation_timeout`` seconds for the
+    batch that reads the partitions.
     """
     if membership.ended:
         return membership, []

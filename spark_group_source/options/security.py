@@ -175,11 +175,7 @@ def _oauth_options(options: SecurityOptions) -> tuple[list[str], str]:
 
 
 def _token_provider(options: SecurityOptions, login: OAuthLogin) -> TokenProvider:
-    """The provider of tokens. An option takes precedence over the JAAS config, as in Java.
-
-    Raises:
-        OptionError: the options name no complete source of tokens; the message names the option to change.
-    """
+    """The provider of tokens. An option takes precedence over the JAAS config, as in Java."""
     if options.token_provider is not None:
         return FunctionTokens(options.token_provider)
     url = options.oauth.get("endpoint")

@@ -51,13 +51,7 @@ class QueryLog:
         self._reported = ""
 
     def membership(self, me: Membership, since_heartbeat: float | None, rebalanced_at: float | None) -> None:
-        """Logs the counters every :data:`REPORT_INTERVAL`, if one has changed.
-
-        Args:
-            me: the membership as it is now.
-            since_heartbeat: seconds since its last heartbeat, if it has heartbeats.
-            rebalanced_at: when its generation began, in seconds of the clock.
-        """
+        """Logs the counters every :data:`REPORT_INTERVAL`, if one has changed. Times are in seconds of the clock."""
         if self._reports.try_acquire() and str(self._counters) != self._reported:
             self._reported = str(self._counters)
             times = "" if since_heartbeat is None else f", last heartbeat {since_heartbeat:.0f} s ago"

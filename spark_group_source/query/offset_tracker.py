@@ -364,16 +364,8 @@ class OffsetTracker:
     ) -> dict[TopicPartition, Start]:
         """Records the start positions of partitions that have the same record as when their ``lookup`` began.
 
-        Of the others, a next owner may have moved them since: they are looked up again.
-
-        Args:
-            lookup: the partitions whose starts were looked up.
-            starts: where each partition starts.
-            committed: what the group has committed of them.
-            ids: the topics' ids at the lookup, as far as they are known.
-
-        Returns:
-            The starts that were recorded.
+        Of the others, a next owner may have moved them since: they are looked up again. ``committed`` is what the group
+        has, and ``ids`` are the topics' ids, as far as they are known. Returns the starts that were recorded.
         """
         with self._lock:
             unchanged = {tp for tp, owned in lookup.items() if self._owned.get(tp) is owned}  # 6: no outdated start

@@ -102,12 +102,7 @@ class BatchPlanner:
         return self._clock() - self._planned_at
 
     def plan(self, start: BatchOffset, limits: BatchLimits) -> BatchOffset:
-        """The end of the next batch; ``start`` itself if there is nothing to read.
-
-        Args:
-            start: the end of the last completed batch.
-            limits: how much the batch may read.
-        """
+        """The end of the batch after ``start``, within the limits; ``start`` itself if there is nothing to read."""
         if self._target is not None:
             return self._plan_to_target(self._target, start, limits)
         me = self._retry_pending()

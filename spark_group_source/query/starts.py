@@ -327,11 +327,7 @@ class StartOffsetResolver:
         return self._look_up(spec, StartRule.STARTING_OFFSETS, partitions, clients, deadline)
 
     def _of_added(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Starts:
-        """The earliest offsets of partitions that were added since the query first started.
-
-        Raises:
-            DataLoss: one is not 0, so earlier records were deleted unread, and ``failOnDataLoss`` is true.
-        """
+        """The earliest offsets of partitions that were added since the query first started."""
         earliest = self._look_up(Earliest(), StartRule.ADDED, partitions, clients, deadline)
         late = {tp: start.offset for tp, start in earliest.items() if start.offset > 0}
         if late:

@@ -391,12 +391,9 @@ class BrokerCluster:
 
     def _start_zookeeper(self, watchdog: Watchdog) -> None:
         directory = self.directory / "zookeeper"
-        properties = {
-            "dataDir": str(directory),
-            "clientPort": str(self._ports[1, "CONTROLLER"]),
-            "clientPortAddress": HOST,
-            "admin.enableServer": "false",
-        }
+        port = str(self._ports[1, "CONTROLLER"])
+        properties = {"dataDir": str(directory), "clientPort": port, "clientPortAddress": HOST}
+        properties["admin.enableServer"] = "false"
         zookeeper = BrokerProcess(0, directory, properties, self.libs, self._heap, (), watchdog, main=ZOOKEEPER)
         self._closing.callback(zookeeper.kill)
         zookeeper.start()

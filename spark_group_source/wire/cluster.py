@@ -376,11 +376,6 @@ class Cluster:
 
         Each broker gets an equal part of the time left, so that a silent broker leaves time for the others. A response
         that ``check`` rejects counts as a failure.
-
-        Raises:
-            AuthenticationFailed: a broker rejected this client for good. The source does not try the others then.
-            BrokerUnavailable: no broker responded before the deadline.
-            ProtocolError: all servers know no common version, or are not Kafka brokers.
         """
         backoff = self._backoff()
         reported: list[GroupSourceError] = []

@@ -260,12 +260,7 @@ def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadli
 
 
 def _complete_handshake(sock: ssl.SSLSocket, deadline: Deadline) -> None:
-    """Completes the handshake of a non-blocking socket.
-
-    Raises:
-        TimeoutError: the handshake took too long.
-        Interrupted: the deadline's wakeup was set first.
-    """
+    """Completes the handshake of a non-blocking socket."""
     while True:
         try:
             sock.do_handshake()
