@@ -62,7 +62,7 @@ def test_when_the_jvm_dies_a_reader_that_waits_for_other_members_leaves_its_grou
     slow = start(name, held=True)
     eventually(lambda: slow.read_by_held)
     run = query(name, available_now=True).start()
-    run.until(lambda: "the run waits for group_to_parquet" in run.log())
+    run.until(lambda: f"the run waits for tests-{name}" in run.log())
     reader = run.reader()
     os.kill(run.jvm(), signal.SIGKILL)
     took = eventually(lambda: reader not in run.processes(), LEAVE_S, "the end of the reader")

@@ -226,6 +226,7 @@ def test_the_log_has_no_heartbeat_and_no_slow_batch_because_no_revocation_waits_
     end = driver.plan_batch(BatchOffset(), None)
     later = time.monotonic() + 10_000
     monkeypatch.setattr(driver._planner, "_clock", lambda: later)
+    caplog.clear()
     driver.complete(end)
     assert caplog.messages == []
     driver._query_log._reports.due_at = 0.0
