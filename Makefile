@@ -14,7 +14,7 @@ PYTEST_ARGS ?=
 BYTECODE = env -u SPARK_HOME $(@D)/bin/python -m spark_group_source.spark.bytecode > /dev/null
 CORE := tests/unit tests/integration -m '(core or not integration) and not slow'
 # Two processes, each with its own Kafka and Spark if its tests need them; each test file runs in one process.
-# The files stay in the order of conftest.py, longest first.
+# The files stay in the order of conftest.py: those with brokers first.
 PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 SOAK_ARGS ?=
 BENCH_ARGS ?=

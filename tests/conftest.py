@@ -23,8 +23,8 @@ if not hasattr(datasource, "Filter"):
 
 KAFKA = os.environ.get("KAFKA_VERSION", KAFKA_VERSION)
 """The version of the embedded Kafka."""
-KAFKA_3 = KAFKA < "4"
-"""Whether it has no KIP-848."""
+WITHOUT_KIP_848 = KAFKA < "4"
+needs_kip_848 = pytest.mark.skipif(WITHOUT_KIP_848, reason="Kafka 4.0 has KIP-848")
 
 TESTS = Path(__file__).parent
 TRAPS = ("but a revocation waits for at most", "share this group: each reads only some")

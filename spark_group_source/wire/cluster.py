@@ -354,8 +354,7 @@ class Cluster:
     def supports(self, broker_id: int, api_key: int, version: int, purpose: str = "") -> bool:
         """Whether this broker supports this version of a request; false without a connection for this purpose."""
         connection = self._connections.get(broker_id, purpose)
-        lowest, highest = (0, -1) if connection is None else connection.supported.get(api_key, (0, -1))
-        return lowest <= version <= highest
+        return connection is not None and versions.supports(connection.supported, api_key, version)
 
     def lacks(self) -> list[str]:
         """What one of the connected brokers lacks, for the log."""

@@ -125,6 +125,12 @@ def choose(supported: Supported, key: int, broker: str, most: int | None = None)
     return version
 
 
+def supports(supported: Supported, key: int, version: int) -> bool:
+    """Whether the broker supports this version of a request."""
+    lowest, highest = supported.get(key, (0, -1))
+    return lowest <= version <= highest
+
+
 def lacks(supported: Supported) -> list[str]:
     """What the broker lacks, for the log."""
     return [what for key, version, what in LACKS if supported[key][1] < version]
@@ -138,7 +144,7 @@ def _check_consumer_protocol(response: Any, supported: Supported, broker: str) -
     missing = [
         f"version {version} of {key.name}Request (it supports {_range(supported, key)})"
         for key, version in CONSUMER_PROTOCOL.items()
-        if not supported.get(key, (0, -1))[0] <= version <= supported.get(key, (0, -1))[1]
+        if not supports(supported, key, version)
     ]
     levels = {feature.name: feature.max_version_level for feature in response.finalized_features or ()}
     if levels.get(GROUP_VERSION, 0) < 1:

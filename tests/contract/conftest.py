@@ -27,7 +27,7 @@ from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
-from tests.conftest import KAFKA_3
+from tests.conftest import WITHOUT_KIP_848
 from tests.contract.proxy import Proxy
 from tests.fake import FakeKafka, Fault, releases
 from tests.simulation.items import run_item
@@ -427,7 +427,7 @@ def bench(request: pytest.FixtureRequest, unique: Callable[[str], str], group: s
     if request.param == "fake":
         yield request.getfixturevalue("on_fake")
         return
-    if protocol == "consumer" and KAFKA_3:
+    if protocol == "consumer" and WITHOUT_KIP_848:
         pytest.skip("Kafka 4.0 has KIP-848")
     kafka = request.getfixturevalue("kafka")
     real = Bench(kafka, kafka.create_topic(unique("contract"), partitions=4), group, BASES[protocol])
@@ -481,7 +481,7 @@ def real_behind_proxy() -> Iterator[Proxied]:
 
 @pytest.fixture(params=["fake", "real"])
 def proxied(request: pytest.FixtureRequest) -> Proxied:
-    if request.param == "real" and KAFKA_3:
+    if request.param == "real" and WITHOUT_KIP_848:
         pytest.skip("Kafka 4.0 has KIP-848")
     found: Proxied = request.getfixturevalue(f"{request.param}_behind_proxy")
     return found

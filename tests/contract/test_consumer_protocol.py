@@ -17,7 +17,7 @@ from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.membership import ErrorAction, Phase, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
 from spark_group_source.testing import EmbeddedKafka
-from tests.conftest import KAFKA_3
+from tests.conftest import WITHOUT_KIP_848
 from tests.contract.conftest import CONSUMER_BASE, TIMEOUT_S, Bench, Query, eventually
 from tests.fake import FakeKafka
 
@@ -207,7 +207,7 @@ def test_the_coordinator_assigns_with_the_assignor_of_the_option(filled: Bench, 
 
 
 @pytest.mark.integration
-@pytest.mark.skipif(not KAFKA_3, reason="Kafka 4 has KIP-848")
+@pytest.mark.skipif(not WITHOUT_KIP_848, reason="Kafka 4 has KIP-848")
 def test_kafka_3_ends_the_query_with_what_it_lacks(kafka: EmbeddedKafka, group: str) -> None:
     old = Bench(kafka, "topic", group, CONSUMER_BASE)
     with pytest.raises(ProtocolError, match=r"Kafka 3\.\d+.*It lacks.*group\.version=1.*Use Kafka 4\.0 or later"):

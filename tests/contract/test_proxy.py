@@ -18,7 +18,7 @@ from spark_group_source.group import classic
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.settings import WireOptions
-from tests.conftest import KAFKA_3
+from tests.conftest import WITHOUT_KIP_848
 from tests.contract.conftest import BASES, PROXIED_CLIENT, PROXIED_TIMEOUT_S, Bench, Proxied, eventually
 from tests.contract.proxy import APIS, ProxyFault
 from tests.fake import Fault
@@ -136,7 +136,7 @@ def test_a_network_fault_at_any_step_loses_and_repeats_nothing(
     api: str,
     fault: ProxyFault,
 ) -> None:
-    if protocol == "consumer" and KAFKA_3:
+    if protocol == "consumer" and WITHOUT_KIP_848:
         pytest.skip("Kafka 4.0 has KIP-848")
     monkeypatch.setattr(classic, "JOIN_SLACK", PROXIED_TIMEOUT_S)
     kafka, proxy = real_behind_proxy

@@ -9,7 +9,7 @@ from itertools import combinations
 
 import pytest
 
-from tests.conftest import KAFKA, KAFKA_3
+from tests.conftest import KAFKA, WITHOUT_KIP_848
 from tests.contract.conftest import Kafka
 from tests.contract.rewinds import CASES, DECISIONS, Case, fill, run
 from tests.fake import FakeKafka
@@ -35,7 +35,7 @@ def test_the_decision_where_a_group_continues_holds_for_every_later_owner(
 ) -> None:
     fake = isinstance(kafka_of_cases, FakeKafka)
     cases = [each for each in (CHOSEN[::3] if fake else CHOSEN) if each.decision == decision]
-    if KAFKA_3 and not fake:
+    if WITHOUT_KIP_848 and not fake:
         cases = [each for each in cases if each.protocol != "consumer"]
     if not fake and KAFKA.startswith(("1.", "2.1.")):
         cases = [each for each in cases if each.member != "static"]  # Kafka 2.3 has static members

@@ -11,7 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from spark_group_source.clock import BOOT_TIME, monotonic
 from spark_group_source.testing import EmbeddedKafka
-from tests.conftest import KAFKA_3
+from tests.conftest import needs_kip_848
 from tests.contract.conftest import CONSUMER_BASE, Bench, Query, eventually
 
 pytestmark = pytest.mark.one_protocol("consumer", reason="a classic member chooses its session timeout")
@@ -31,7 +31,7 @@ def short() -> Iterator[EmbeddedKafka]:
 
 
 @pytest.mark.integration
-@pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848")
+@needs_kip_848
 @pytest.mark.parametrize("of_group", [True, False], ids=["of the group", "of the brokers"])
 def test_a_member_without_answers_stops_when_its_session_at_the_brokers_ends(
     short: EmbeddedKafka, unique: Callable[[str], str], group: str, of_group: bool

@@ -27,7 +27,7 @@ from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
-from tests.conftest import KAFKA_3
+from tests.conftest import needs_kip_848
 from tests.contract.proxy import Proxy, ProxyFault
 from tests.fake import FakeKafka, Fault
 from tests.integration.query_process import Place, eventually, source_options
@@ -343,9 +343,7 @@ class Query:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "protocol", ["classic", pytest.param("consumer", marks=pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848"))]
-)
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=needs_kip_848)])
 @pytest.mark.parametrize("fail", [EmbeddedKafka.pause, EmbeddedKafka.kill], ids=["suspended", "killed"])
 def test_a_handover_goes_on_when_its_coordinator_fails(
     kafka: EmbeddedKafka,

@@ -16,12 +16,12 @@ from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing import EmbeddedKafka
-from tests.conftest import KAFKA_3
+from tests.conftest import needs_kip_848
 from tests.integration.query_process import eventually, source_options
 from tests.integration.standing import Producing, caught_up, places_in
 from tests.integration.test_mixed_group import Consumer, Librdkafka
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848")]
+pytestmark = [pytest.mark.slow, needs_kip_848]
 
 PARTITIONS = 8
 MOST_BATCH_S = 0.5

@@ -11,7 +11,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.testing import EmbeddedKafka, broker
 from spark_group_source.testing.broker import free_ports
 from spark_group_source.testing.errors import EmbeddedKafkaError
-from tests.conftest import KAFKA_3
+from tests.conftest import needs_kip_848
 from tests.integration.query_process import eventually
 
 if TYPE_CHECKING:
@@ -89,9 +89,7 @@ def test_offsets_and_lag_are_those_of_kafkas_tool(kafka: EmbeddedKafka, topic: C
         kafka.consumer_groups("--describe", "--group", f"{group}-unknown")
 
 
-@pytest.mark.parametrize(
-    "protocol", ["classic", pytest.param("consumer", marks=pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848"))]
-)
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=needs_kip_848)])
 def test_members_are_the_same_by_request_and_by_kafkas_tool(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, protocol: str
 ) -> None:

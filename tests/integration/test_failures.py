@@ -14,7 +14,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_group_source.testing import EmbeddedKafka
-from tests.conftest import KAFKA_3
+from tests.conftest import needs_kip_848
 from tests.integration.commit_log import backward
 from tests.integration.query_process import Place, PlainQuery, eventually, source_options
 from tests.integration.standing import caught_up, fill, places_in, shorten_sessions
@@ -140,9 +140,7 @@ def test_a_last_batch_that_an_operator_repeats_is_read_once_more_even_if_the_que
     assert sorted(again.places(*again.batches()[2:])) == sorted(added)
 
 
-@pytest.mark.parametrize(
-    "protocol", ["classic", pytest.param("consumer", marks=pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848"))]
-)
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=needs_kip_848)])
 def test_a_reader_suspended_beyond_its_session_overwrites_no_commit_and_rejoins(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, plain: Plain, protocol: str
 ) -> None:

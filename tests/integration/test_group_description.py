@@ -17,10 +17,10 @@ from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing import EmbeddedKafka
-from tests.conftest import KAFKA_3
+from tests.conftest import needs_kip_848
 from tests.integration.query_process import eventually
 
-pytestmark = [pytest.mark.core, pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848")]
+pytestmark = [pytest.mark.core, needs_kip_848]
 APPLICATION = "local-1"
 
 

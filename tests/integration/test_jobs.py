@@ -16,7 +16,7 @@ from protocol_costs import rebalance
 from pyspark.sql import SparkSession
 
 from spark_group_source.testing import EmbeddedKafka
-from tests.conftest import KAFKA, KAFKA_3
+from tests.conftest import KAFKA, needs_kip_848
 from tests.integration.job_process import TIMEOUT_S, Job, environment
 from tests.integration.query_process import eventually
 
@@ -90,7 +90,7 @@ def test_a_signal_ends_a_running_job_and_its_membership(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(KAFKA_3, reason="Kafka 4.0 has KIP-848")
+@needs_kip_848
 def test_the_comparison_of_the_group_protocols_measures_each_of_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -164,20 +164,16 @@ class Network:
         return channel
 
     def fault(self, process: Process, api: str) -> str:
-        kind = f"{process.name} {api}"
-        if self.only is not None and api == self.only[0]:
-            name, number, fault = self.only
-            self.only = (name, number - 1, fault) if number else None
-            if not number:
-                self.faulted(f"{kind}: the {fault}")
-                return fault
+        kind, fault = f"{process.name} {api}", ""
         probability = self.fault_probability
         if self.in_rebalances and self.run.now - self._suffered_at > APART and self.rebalancing():
             probability = self.in_rebalances
-        if probability <= 0 or api == "ApiVersions":
-            return ""
-        self.weights = self.weights or self.run.chance.weights(len(FAULTS))
-        fault = self.run.chance.pick(f"fault of {kind}", "", FAULTS, probability, self.weights)
+        if self.only is not None and api == self.only[0]:
+            name, number, chosen = self.only
+            self.only, fault = ((name, number - 1, chosen), "") if number else (None, chosen)
+        elif probability > 0 and api != "ApiVersions":
+            self.weights = self.weights or self.run.chance.weights(len(FAULTS))
+            fault = self.run.chance.pick(f"fault of {kind}", "", FAULTS, probability, self.weights)
         if fault:
             self._suffered_at = self.run.now
             self.faulted(f"{kind}: the {fault}")
