@@ -7,9 +7,9 @@
       ├──── sync failed ───┘                  │           │     heartbeats continue until it is committed
       └──── rebalance, no batch to wait for ◀─┴───────────┘
 
-:func:`step` takes an event and returns the new state and the actions to perform. The reconciler decides about the
-partitions; its acknowledgement is a JoinGroup. :class:`.protocol.GroupProtocol` performs the actions and reports
-their results.
+:func:`step` takes an event and returns the new state and the actions to perform. What both protocols have in common
+(:mod:`.membership`) decides about the partitions; its acknowledgement is a JoinGroup. :class:`.protocol.GroupProtocol`
+performs the actions and reports their results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from spark_group_source.group import membership as reconciler
+from spark_group_source.group import membership as common
 from spark_group_source.group.membership import (
     Acknowledge,
     Action,
@@ -109,7 +109,7 @@ def step(membership: ClassicMembership, event: Event, now: float, revocation_tim
             return joined, [Sync()]
         case Synced(assigned, session_ends) if membership.syncing:
             synced = replace(membership, syncing=False, session_ends=session_ends)
-            return _acknowledge(reconciler.assign(synced, assigned, now + revocation_timeout))
+            return _acknowledge(common.assign(synced, assigned, now + revocation_timeout))
         case Synced():
             return membership, []  # the session timed out while the sync was pending: a join follows
         case SubscriptionChanged(reason) if membership.phase is Phase.STABLE:
@@ -119,14 +119,14 @@ def step(membership: ClassicMembership, event: Event, now: float, revocation_tim
         case RequestFailed():
             return _request_failed(membership, event, now + revocation_timeout)
         case _:
-            return _acknowledge(reconciler.step(membership, event, now))
+            return _acknowledge(common.step(membership, event, now))
 
 
-def _acknowledge(reconciled: Step) -> Step:
+def _acknowledge(decided: Step) -> Step:
     """A JoinGroup reports what the member owns: it acknowledges a revocation, and follows a loss."""
-    membership, actions = reconciled
+    membership, actions = decided
     if Acknowledge() not in actions:
-        return reconciled
+        return decided
     joining, join = _join(membership)
     return joining, [action for action in actions if action != Acknowledge()] + join
 
@@ -139,7 +139,7 @@ def _rejoin(membership: ClassicMembership, reason: str, revoke_by: float) -> Ste
     if membership.cooperative:
         return _join(replace(membership, reason=reason))
     # An eager assignor assigns every partition again: the member revokes all of its partitions before the join.
-    return _acknowledge(reconciler.revoke(membership, frozenset(membership.owned), reason, revoke_by))
+    return _acknowledge(common.revoke(membership, frozenset(membership.owned), reason, revoke_by))
 
 
 def _request_failed(membership: ClassicMembership, failure: RequestFailed, revoke_by: float) -> Step:
@@ -154,11 +154,11 @@ def _request_failed(membership: ClassicMembership, failure: RequestFailed, revok
         case ErrorAction.REJOIN:
             return _join(replace(membership, reason=failure.reason))
         case ErrorAction.RESET_GENERATION:
-            return _acknowledge(reconciler.lose(membership, failure.reason))
+            return _acknowledge(common.lose(membership, failure.reason))
         case ErrorAction.RESET_MEMBER_ID:
-            return _acknowledge(reconciler.lose(replace(membership, member_id=""), failure.reason))
+            return _acknowledge(common.lose(replace(membership, member_id=""), failure.reason))
         case ErrorAction.FATAL:
-            return reconciler.fail(membership, failure)
+            return common.fail(membership, failure)
         case _:
             return _retry(membership, rediscover=failure.action is not ErrorAction.RETRY)
 

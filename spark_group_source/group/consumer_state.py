@@ -7,10 +7,11 @@ partitions. Pure.
                                      ▲      smaller assignment      │     a running batch reads partitions to revoke:
                                      └──────── Heartbeat ◀──────────┘     heartbeats continue until it is committed
 
-:func:`step` takes an event and returns the new state and the actions to perform. The reconciler decides about the
-partitions; its acknowledgement is a heartbeat at once. A member joins with epoch 0, under an id of its own that it
-keeps. Its first heartbeat reports everything, the next ones only what has changed since the last answer. After a
-failure the next one reports everything: the failed one may have arrived, and another broker may be the coordinator.
+:func:`step` takes an event and returns the new state and the actions to perform. What both protocols have in common
+(:mod:`.membership`) decides about the partitions; its acknowledgement is a heartbeat at once. A member joins with epoch
+0, under an id of its own that it keeps. Its first heartbeat reports everything, the next ones only what has changed
+since the last answer. After a failure the next one reports everything: the failed one may have arrived, and another
+broker may be the coordinator.
 
 The coordinator names partitions by topic id. Partitions of a topic without a known name are not owned until a metadata
 lookup returns the name.
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
 
-from spark_group_source.group import membership as reconciler
+from spark_group_source.group import membership as common
 from spark_group_source.group.membership import (
     Acknowledge,
     Action,
@@ -141,7 +142,7 @@ def step(membership: ConsumerMembership, event: Event, now: float, revocation_ti
         case RequestFailed():
             return _request_failed(replace(membership, answered=None), event)
         case _:
-            return _acknowledge(reconciler.step(membership, event, now))
+            return _acknowledge(common.step(membership, event, now))
 
 
 def _answered(membership: ConsumerMembership, event: HeartbeatAnswered) -> ConsumerMembership:
@@ -181,7 +182,7 @@ def _assign(membership: ConsumerMembership, revoke_by: float) -> Step:
     ]
     assigned: Partitions = frozenset(tp for tp, _ in known)
     ids = topic_ids | {tp.topic: topic_id for tp, topic_id in known}
-    return _acknowledge(reconciler.assign(replace(membership, topic_ids=ids), assigned, revoke_by))
+    return _acknowledge(common.assign(replace(membership, topic_ids=ids), assigned, revoke_by))
 
 
 def _find_topics(step: Step) -> Step:
@@ -191,11 +192,11 @@ def _find_topics(step: Step) -> Step:
     return membership, [*actions, FindTopics()] if unknown else actions
 
 
-def _acknowledge(reconciled: Step) -> Step:
+def _acknowledge(decided: Step) -> Step:
     """A heartbeat at once reports new and revoked partitions, and joins again after a loss."""
-    membership, actions = reconciled
+    membership, actions = decided
     if not any(isinstance(action, Acknowledge | Assigned) for action in actions):
-        return reconciled
+        return decided
     return _forget_if_lost(membership), [*(action for action in actions if action != Acknowledge()), Heartbeat()]
 
 
@@ -210,8 +211,8 @@ def _request_failed(membership: ConsumerMembership, failure: RequestFailed) -> S
     match failure.action:
         case ErrorAction.RESET_GENERATION | ErrorAction.RESET_MEMBER_ID:
             # The member has chosen its id: it joins again with the same one.
-            return _acknowledge(reconciler.lose(membership, failure.reason))
+            return _acknowledge(common.lose(membership, failure.reason))
         case ErrorAction.FATAL:
-            return reconciler.fail(membership, failure)
+            return common.fail(membership, failure)
         case _:
             return membership, [AwaitBackoff(rediscover=failure.action is ErrorAction.REDISCOVER), Heartbeat()]

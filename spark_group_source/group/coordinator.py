@@ -31,7 +31,7 @@ CALL_ERRORS = BrokerUnavailable, DeadlineExceeded, ProtocolError, GroupError, Au
 
 @dataclass(frozen=True, slots=True)
 class WhileWaiting:
-    """HeartbeatSender of a member while the response to a JoinGroup or SyncGroup may take minutes.
+    """Sends heartbeats while the response to a JoinGroup or SyncGroup is pending, which may take minutes.
 
     ``heartbeat`` is called each ``interval`` seconds. If it returns a failure, the pending response has one more
     interval to arrive; then the failure ends the wait.

@@ -13,7 +13,8 @@ Each function returns the new membership and the actions to perform. It uses no 
 machine of a group protocol (:mod:`.classic_state`, :mod:`.consumer_state`) calls them, and turns :class:`Acknowledge`
 into a request of its protocol.
 
-The table of error codes says what a member does about each.
+:data:`ERROR_ACTIONS` says what a member does about each error code of a heartbeat, join, sync or commit. Exceptions:
+:data:`MAY_HEAL`, and a join with KIP-848 (``ConsumerProtocol``).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ ERROR_ACTIONS: dict[int, ErrorAction] = {
     29: ErrorAction.FATAL,  # TOPIC_AUTHORIZATION_FAILED
     30: ErrorAction.FATAL,  # GROUP_AUTHORIZATION_FAILED
     35: ErrorAction.FATAL,  # UNSUPPORTED_VERSION
-    69: ErrorAction.RESET_GENERATION,  # GROUP_ID_NOT_FOUND: the group was deleted; a join with KIP-848 creates it again
+    69: ErrorAction.RESET_GENERATION,  # GROUP_ID_NOT_FOUND: the group was deleted
     79: ErrorAction.MEMBER_ID_REQUIRED,  # MEMBER_ID_REQUIRED
     81: ErrorAction.FATAL,  # GROUP_MAX_SIZE_REACHED
     82: ErrorAction.FATAL,  # FENCED_INSTANCE_ID
@@ -300,10 +301,10 @@ class Lost(Notification):
 
 SESSION_TIMED_OUT = "the session timed out without a heartbeat response"
 
-Member = TypeVar("Member", bound=Membership)
+AnyMember = TypeVar("AnyMember", bound=Membership)
 
 
-def step(member: Member, event: Event, now: float) -> tuple[Member, list[Action]]:
+def step(member: AnyMember, event: Event, now: float) -> tuple[AnyMember, list[Action]]:
     """Applies an event that no group protocol needs to know. ``now`` is in seconds on the caller's monotonic clock."""
     match event:
         case AwaitedChanged(awaited) if awaited != member.awaited:
@@ -320,7 +321,7 @@ def step(member: Member, event: Event, now: float) -> tuple[Member, list[Action]
     raise AssertionError(f"unknown event: {event!r}")
 
 
-def assign(member: Member, assigned: Partitions, revoke_by: float) -> tuple[Member, list[Action]]:
+def assign(member: AnyMember, assigned: Partitions, revoke_by: float) -> tuple[AnyMember, list[Action]]:
     """Makes ``assigned`` the assignment: adds what is new, and revokes what is no longer in it.
 
     A revocation that is pending already keeps its own deadline.
@@ -337,14 +338,14 @@ def assign(member: Member, assigned: Partitions, revoke_by: float) -> tuple[Memb
     return after, notifications + actions
 
 
-def revoke(member: Member, partitions: Partitions, reason: str, revoke_by: float) -> tuple[Member, list[Action]]:
+def revoke(member: AnyMember, partitions: Partitions, reason: str, revoke_by: float) -> tuple[AnyMember, list[Action]]:
     """Revokes partitions and acknowledges that; first waits for the batch that reads them, and for pending commits."""
     return _finish_revocation(
         replace(member, phase=Phase.REVOKING, revoking=partitions, revoke_by=revoke_by, reason=reason), -math.inf
     )
 
 
-def _finish_revocation(member: Member, now: float) -> tuple[Member, list[Action]]:
+def _finish_revocation(member: AnyMember, now: float) -> tuple[AnyMember, list[Action]]:
     """Ends a pending revocation once the batch and everything else is committed, or ``revoke_by`` has passed."""
     if member.phase is not Phase.REVOKING or (member.revoking & member.awaited and now < member.revoke_by):
         return member, []
@@ -353,13 +354,13 @@ def _finish_revocation(member: Member, now: float) -> tuple[Member, list[Action]
     return replace(member, phase=Phase.STABLE, owned=owned, revoking=NONE), [*notifications, Acknowledge()]
 
 
-def lose(member: Member, reason: str) -> tuple[Member, list[Action]]:
+def lose(member: AnyMember, reason: str) -> tuple[AnyMember, list[Action]]:
     """The coordinator may have removed the member: all partitions are lost, and the member joins again."""
     after = replace(member, phase=Phase.JOINING, generation=NO_GENERATION, owned={}, revoking=NONE, reason=reason)
     return after, [*_lost(member, reason), Acknowledge()]
 
 
-def fail(member: Member, failure: RequestFailed) -> tuple[Member, list[Action]]:
+def fail(member: AnyMember, failure: RequestFailed) -> tuple[AnyMember, list[Action]]:
     """A request failed with a fatal error, which ends the membership.
 
     The coordinator may still have the member: it leaves, so that its partitions need not wait for the session timeout.

@@ -1,4 +1,4 @@
-"""The option table: one row for each option.
+"""The option table: one row for each option. ``docs/contributing.md`` lists what a new option changes.
 
 An option of Spark's own Kafka source has the same name and meaning here; ``kafka.*`` names come from Kafka's Java
 client. Names are case-insensitive, as in all Spark sources. A default stands in the class of the part.

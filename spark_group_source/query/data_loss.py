@@ -1,9 +1,4 @@
-"""The leader epochs of a query's positions: they show whether a new leader has lost records (KIP-320).
-
-The epoch of a position is the epoch of a leader whose log held all records before the position. If a later leader's
-log ends that epoch before the position, the log has diverged: records are lost or replaced, however long it is now.
-
-Data loss: records that a query was to read, or has read, and that are no longer in their logs.
+"""Data loss: records that a query was to read, or has read, and that are no longer in their logs.
 
 ``failOnDataLoss`` decides. If it is true each kind raises :class:`DataLoss`; if it is false the query continues, and
 logs a warning. The kinds, in the order in which they are checked:
@@ -21,6 +16,10 @@ logs a warning. The kinds, in the order in which they are checked:
 5. In a task: retention has deleted records of its range, or the log was truncated in it (``fetch/errors.py``).
 
 A leader that does not answer (leader unavailable) is no data loss: the query waits for it.
+
+Leader epochs show whether a new leader has lost records (KIP-320). The epoch of a position is the epoch of a leader
+whose log held all records before the position. If a later leader's log ends that epoch before the position, the log has
+diverged: records are lost or replaced, however long it is now.
 """
 
 from __future__ import annotations

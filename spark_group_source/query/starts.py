@@ -1,17 +1,19 @@
 """Where newly assigned partitions start. A batch that Spark replays keeps its own ranges. For the batch after it,
 :meth:`StartOffsetResolver.resolve` applies to each partition, in this order:
 
-1. **A reset**: ``resetOffsetsOnStart`` drops the group's commit. It applies to the first assignment of a new checkpoint
+1. **A recreated topic**: if this lookup finds the topic's new id, the logged end, pinned start and reset are dropped.
+2. **A reset**: ``resetOffsetsOnStart`` drops the group's commit. It applies to the first assignment of a new checkpoint
    only. A commit that another process wrote for this reset stays.
-2. **A recreated topic**: if this lookup finds the topic's new id, the logged end, pinned start and reset are dropped.
-3. **The later of the group's commit and the checkpointed end offset** (:func:`resume_at`; the table of cases is under
-   "Lineages" in ``DESIGN.md``).
+3. **The group's commit or the checkpointed end offset**, whichever has the later lineage, or the further one of the
+   same lineage (:func:`.offset_tracker.resume_at`; the table of cases is under "Lineages" in ``DESIGN.md``).
 4. Without either, a **starting offset**:
    a. for partitions that existed when the query first started, and those of topics or partitions that were added to the
       options since: what ``latest`` was then (pinned), or another ``startingOffsets``, looked up now;
    b. for other partitions that were added since: earliest. If that is above 0, ``failOnDataLoss`` applies;
    c. for a recreated topic: earliest.
 5. **``startingOffsetsCallback``** may move any of these.
+
+:func:`log_starts` logs the offset and its :class:`.offset_tracker.StartRule`.
 
 Once a partition has a position, ``startingOffsets`` plays no part. The planner finds recreated topics and positions
 past the end of the log (``data_loss.py``); the task finds positions before the start of the log. Both then

@@ -1,4 +1,4 @@
-"""The classic handshake and the reconciler: revocation, loss and rejoin, without a broker, thread or clock."""
+"""The classic handshake: revocation, loss and rejoin, without a broker, thread or clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handshake of KIP-848 and the reconciler: assignment, acknowledgement and loss, without a broker or clock."""
+"""The state machine of KIP-848: assignment, acknowledgement and loss, without a broker or clock."""
 
 from __future__ import annotations
 
