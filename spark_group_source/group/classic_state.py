@@ -149,7 +149,7 @@ def _request_failed(membership: ClassicMembership, failure: RequestFailed, revok
         case ErrorAction.REJOIN if membership.phase is Phase.STABLE:
             return _rejoin(membership, failure.reason, revoke_by)
         case ErrorAction.REJOIN if membership.phase is Phase.REVOKING:
-            # The group waits for this revocation; the heartbeat that returned this error kept the session alive.
+            # The group waits for this revocation; the heartbeat or commit with this error kept the session alive.
             return membership, []
         case ErrorAction.REJOIN:
             return _join(replace(membership, reason=failure.reason))

@@ -13,11 +13,9 @@
    c. for a recreated topic: earliest.
 5. **``startingOffsetsCallback``** may move any of these.
 
-:func:`log_starts` logs the offset and its :class:`.offset_tracker.StartRule`.
-
-Once a partition has a position, ``startingOffsets`` plays no part. The planner finds recreated topics and positions
-past the end of the log (``data_loss.py``); the task finds positions before the start of the log. Both then
-apply ``failOnDataLoss``.
+:func:`log_starts` logs the offset and its :class:`.offset_tracker.StartRule`. Once a partition has a position,
+``startingOffsets`` plays no part. The planner finds recreated topics and positions past the end of the log
+(``data_loss.py``); the task finds positions before the start of the log. Both then apply ``failOnDataLoss``.
 """
 
 from __future__ import annotations
