@@ -56,7 +56,7 @@ def snapshot(client: GroupLagClient) -> Snapshot:
     if not (seen.group.members or seen.group.members_hidden or seen.sample.positions):
         raise GroupSourceError(
             f"The group '{client.group}' does not exist: it has no members and no committed offsets.",
-            "Check its name; kafka-consumer-groups --list shows all groups.",
+            "Its query has not started yet, or the name is wrong.",
         )
     return seen
 
