@@ -48,6 +48,7 @@ class Scheduler:
         self.current: Thread | None = None
         self.steps = 0
         self.looks = 0
+        self.settled_at = 0.0
         self.outside = Process("outside")
         self._switch_probability = switch_probability
         self._ready: list[Thread] = []
@@ -87,14 +88,16 @@ class Scheduler:
         """When a wait of so many seconds ends; ``None``: never."""
         return None if timeout is None else self.now + timeout
 
-    def at(self, when: float, callback: Callable[[], None]) -> None:
-        """Calls ``callback`` at a time; it must not wait."""
+    def at(self, when: float, callback: Callable[[], None], *, awaited: bool = True) -> None:
+        """Calls ``callback`` at a time; it must not wait. The run is not settled before all that is ``awaited``."""
+        if awaited:
+            self.settled_at = max(self.settled_at, when)
         self._timer_count += 1
         heapq.heappush(self._timers, (when, self._timer_count, callback))
 
-    def after(self, seconds: float, callback: Callable[[], None]) -> None:
+    def after(self, seconds: float, callback: Callable[[], None], *, awaited: bool = True) -> None:
         """Calls ``callback`` after so many seconds."""
-        self.at(self.now + seconds, callback)
+        self.at(self.now + seconds, callback, awaited=awaited)
 
     @property
     def process(self) -> Process:
@@ -124,7 +127,7 @@ class Scheduler:
         me.waits += 1
         if until is not None:
             turn = me.waits
-            self.at(until, lambda: self._resume(me, turn, False))
+            self.at(until, lambda: self._resume(me, turn, False), awaited=False)
         me.parked = True
         self._switch(me)
         return me.woken
