@@ -314,9 +314,9 @@ class RequestHandlers:
 
 
 def _empty_response(request: Any) -> Any:
-    response_class = request.header.get_response_class()
-    throttled = "throttle_time_ms" in response_class._struct.fields
-    return response_class(throttle_time_ms=0) if throttled else response_class()
+    response_class = request.header.get_response_class()[None]
+    throttled = {"throttle_time_ms": 0} if "throttle_time_ms" in response_class._struct.fields else {}
+    return response_class(version=request.header.request_api_version, **throttled)
 
 
 def _topic_metadata(name: str, topic_id: uuid.UUID | None, leaders: Mapping[int, tuple[int | None, int]]) -> Any:

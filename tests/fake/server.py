@@ -43,19 +43,23 @@ _SIZE = struct.Struct(">i")
 
 def message(kind: Any, version: int | None, **fields: Any) -> Any:
     """Makes a kafka-python message; nested ones are given as dicts."""
-    return kind(version=version, **{name: _nested(kind.fields[name], value, version) for name, value in fields.items()})
+    for name, value in fields.items():
+        if isinstance(value, (list, dict)):
+            fields[name] = _nested(kind.fields[name], value, version)
+    return kind(version=version, **fields)
 
 
 def fill(response: Any, **fields: Any) -> None:
     """Sets fields of a response of any version, as :func:`message` does."""
     for name, value in fields.items():
-        setattr(response, name, _nested(response.fields[name], value, None))
+        nested = isinstance(value, (list, dict))
+        setattr(response, name, _nested(response.fields[name], value, None) if nested else value)
 
 
 def _nested(field: Any, value: Any, version: int | None) -> Any:
-    if isinstance(value, list):
-        return [_nested(field, each, version) for each in value]
-    return message(field.data_class, version, **value) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return message(field.data_class, version, **value)
+    return [_nested(field, each, version) if isinstance(each, dict) else each for each in value]
 
 
 Handler = Callable[[str, Any, int], Any]

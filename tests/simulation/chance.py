@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
@@ -23,18 +24,14 @@ class Chance:
         self._draw = None if kept is not None else random.Random(seed).random
         self.kept: dict[str, Any] = {}
         self._replayed = kept or {}
-        self._counts: dict[str, int] = {}
-
-    def _key(self, kind: str) -> str:
-        count = self._counts[kind] = self._counts.get(kind, 0) + 1
-        return f"{kind} #{count}"
+        self._counts: dict[str, int] = defaultdict(int)
 
     def pick(self, kind: str, ordinary: T, others: Sequence[T], probability: float, weights: Sequence[float] = ()) -> T:
         """Returns ``ordinary``, or with this probability one of the others: each as likely as its weight says, or all
         equally likely. The weights do not matter in a replay."""
-        key = self._key(kind)
+        self._counts[kind] += 1
         if self._draw is None:
-            index = self._replayed.get(key)
+            index = self._replayed.get(f"{kind} #{self._counts[kind]}")
             if index is None or index >= len(others):
                 return ordinary
         elif not others or probability <= 0 or (weights and not any(weights)) or self._draw() >= probability:
@@ -44,7 +41,7 @@ class Chance:
             index = next((at for at, upto in enumerate(accumulate(weights)) if place < upto), len(others) - 1)
         else:
             index = int(self._draw() * len(others))
-        self.kept[key] = index
+        self.kept[f"{kind} #{self._counts[kind]}"] = index
         return others[index]
 
     def weights(self, count: int) -> list[float]:
@@ -58,14 +55,14 @@ class Chance:
 
     def number(self, kind: str, ordinary: float, low: float, high: float, probability: float = 1.0) -> float:
         """Returns ``ordinary``, or with this probability a number from ``low`` to ``high`` in steps of a thousandth."""
-        key = self._key(kind)
+        self._counts[kind] += 1
         if self._draw is None:
-            if key not in self._replayed:
+            value = self._replayed.get(f"{kind} #{self._counts[kind]}")
+            if value is None:
                 return ordinary
-            value = float(self._replayed[key])
         elif self._draw() >= probability:
             return ordinary
         else:
             value = round(low + self._draw() * (high - low), 3)
-        self.kept[key] = value
-        return value
+        self.kept[f"{kind} #{self._counts[kind]}"] = value
+        return float(value)

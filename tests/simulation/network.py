@@ -17,7 +17,7 @@ from spark_group_source.wire.waiting import Interrupted
 from tests.fake.faults import Fault, respond
 from tests.simulation.scheduler import Process, Scheduler, Thread, Wakeup
 
-LATENCY = 0.002
+LATENCY, MAX_LATENCY = 0.002, 0.08
 KEEPALIVE = 30.0
 """Seconds after which the system ends a connection whose other end is silent: see ``KEEPALIVE`` of the source."""
 
@@ -219,11 +219,11 @@ class Channel:
         network, run = self.network, self.network.run
         api = request.name.removesuffix("Request")
         fault = network.fault(self.process, api)
-        latency = run.chance.number(f"latency of {self.process.name}", LATENCY, 0.001, 0.08, 0.2)
+        latency = run.chance.number(f"latency of {self.process.name}", LATENCY, 0.001, MAX_LATENCY, 0.2)
         if fault == LATE_REQUEST:
             latency = run.chance.number("late request", 1.0, 0.3, 12.0)
         if fault in (LOST_REQUEST, LOST_ANSWER):
-            run.after(KEEPALIVE, self.cut)
+            run.after(KEEPALIVE, self.cut, awaited=False)
         if fault != LOST_REQUEST:
             run.after(latency, lambda: self._arrive(api, request, number, fault))
         run.point()
@@ -278,7 +278,7 @@ class Channel:
             return
         if fault == THROTTLED and "throttle_time_ms" in type(response)._struct.fields:
             response.throttle_time_ms = 1500
-        latency = run.chance.number(f"answer's latency of {self.process.name}", LATENCY, 0.001, 0.08, 0.2)
+        latency = run.chance.number(f"answer's latency of {self.process.name}", LATENCY, 0.001, MAX_LATENCY, 0.2)
         if fault == SLOW_ANSWER:
             latency = run.chance.number("late answer", 1.0, 0.3, 12.0)
         run.after(latency, lambda: self._answer(number, response))

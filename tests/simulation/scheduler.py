@@ -18,9 +18,6 @@ from tests.simulation.chance import Chance
 MAX_STEPS = 200_000
 """Turns and timers of one run: more of them are a loop that never waits."""
 
-MAX_LOOKS = 100_000
-"""How often the clock is read in a moment, for the same reason."""
-
 
 class Unwound(BaseException):
     """The run is over, or the process was killed: the thread ends, whatever it was doing."""
@@ -51,6 +48,7 @@ class Scheduler:
         self.current: Thread | None = None
         self.steps = 0
         self.looks = 0
+        self.settled_at = 0.0
         self.outside = Process("outside")
         self._switch_probability = switch_probability
         self._ready: list[Thread] = []
@@ -86,24 +84,20 @@ class Scheduler:
         self.failure = self.failure or failure
         self.over = True
 
-    def look(self) -> float:
-        """Returns the time to a thread, which must not wait for another one in a loop."""
-        self.looks += 1
-        assert self.looks < MAX_LOOKS, "the clock is read in a loop without a wait"
-        return self.now
-
     def deadline(self, timeout: float | None) -> float | None:
         """When a wait of so many seconds ends; ``None``: never."""
         return None if timeout is None else self.now + timeout
 
-    def at(self, when: float, callback: Callable[[], None]) -> None:
-        """Calls ``callback`` at a time; it must not wait."""
+    def at(self, when: float, callback: Callable[[], None], *, awaited: bool = True) -> None:
+        """Calls ``callback`` at a time; it must not wait. The run is not settled before all that is ``awaited``."""
+        if awaited:
+            self.settled_at = max(self.settled_at, when)
         self._timer_count += 1
         heapq.heappush(self._timers, (when, self._timer_count, callback))
 
-    def after(self, seconds: float, callback: Callable[[], None]) -> None:
+    def after(self, seconds: float, callback: Callable[[], None], *, awaited: bool = True) -> None:
         """Calls ``callback`` after so many seconds."""
-        self.at(self.now + seconds, callback)
+        self.at(self.now + seconds, callback, awaited=awaited)
 
     @property
     def process(self) -> Process:
@@ -133,7 +127,7 @@ class Scheduler:
         me.waits += 1
         if until is not None:
             turn = me.waits
-            self.at(until, lambda: self._resume(me, turn, False))
+            self.at(until, lambda: self._resume(me, turn, False), awaited=False)
         me.parked = True
         self._switch(me)
         return me.woken
@@ -186,7 +180,7 @@ class Scheduler:
                 self.fail(AssertionError(f"more than {MAX_STEPS} steps: somebody loops without waiting"))
             elif self._ready:
                 others = [each for each in range(1, len(self._ready)) if self._ready[each] is not me]
-                first = 1 if self._ready[0] is me and others else 0
+                first = 1 if others and self._ready[0] is me else 0
                 chosen = self._ready.pop(self.chance.pick("next", first, others, 0.5) if others else first)
                 if chosen.process.paused_until > self.now:
                     chosen.parked, chosen.waits = True, chosen.waits + 1
@@ -311,14 +305,18 @@ class Lock:
         """How often its owner has it: only a reentrant lock counts."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        run = scheduler()
+        run = active
+        assert run is not None
         if run.over:
             raise Unwound
-        run.point()
+        if run._ready:
+            run.point()
         if self._owner is not None and not self._wait(run, blocking, timeout):
             return False
         self._owner = run.current or True
         return True
+
+    __enter__ = acquire
 
     def _wait(self, run: Scheduler, blocking: bool, timeout: float) -> bool:
         if not blocking or timeout == 0:
@@ -333,22 +331,19 @@ class Lock:
                 return False
         return True
 
-    def release(self) -> None:
-        run = scheduler()
+    def release(self, *_: object) -> None:
+        run = active
+        assert run is not None
         self._owner = None
         if self._waiting:
             run.wake(self._waiting.popleft())
-        if not run.over:
+        if run._ready and not run.over:
             run.point()
+
+    __exit__ = release
 
     def locked(self) -> bool:
         return self._owner is not None
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 class RLock(Lock):
@@ -358,15 +353,18 @@ class RLock(Lock):
         if self._owner is not None and self._owner is (scheduler().current or True):
             self._depth += 1
             return True
-        if super().acquire(blocking, timeout):
+        if Lock.acquire(self, blocking, timeout):
             self._depth = 1
             return True
         return False
 
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         self._depth -= 1
         if self._depth == 0:
-            super().release()
+            Lock.release(self)
+
+    __enter__ = acquire
+    __exit__ = release
 
 
 class Condition:

@@ -221,12 +221,12 @@ class Life:
             else:
                 end = self._call("latestOffset", self.reader.latestOffset, start, self.reader.getDefaultReadLimit())
             text = json.dumps(end)
-            query.truth.check_json(query, end)
-            if last >= 0 and text == json.dumps(start):
+            if last >= 0 and text == checkpoint.offsets[last]:
                 if self.available_now:
                     return
                 self._wait(query.trigger)
                 continue
+            query.truth.check_json(query, text)
             checkpoint.offsets.append(text)
             if last >= 0:
                 self._call("commit", self.reader.commit, start)

@@ -11,14 +11,20 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
+
+from kafka.protocol.data_container import DataContainer
 
 from spark_group_source import clock
 from tests.simulation import network, scheduler
 
 START_OF_TIME = 1_790_000_000.0
 """The wall clock at the begin of a run, in seconds since 1970."""
+
+MAX_LOOKS = 100_000
+"""How often the clock is read in a moment. More often is a loop that never waits."""
 
 MODULES = (
     "spark_group_source.spark.stream",
@@ -38,7 +44,12 @@ generator = clock.RANDOM
 
 def now(clock: object = None) -> float:
     """Virtual seconds, of whichever clock; real ones for a thread that an earlier test has left behind."""
-    return time.monotonic() if scheduler.active is None else scheduler.active.look()
+    run = scheduler.active
+    if run is None:
+        return time.monotonic()
+    run.looks += 1
+    assert run.looks < MAX_LOOKS, "the clock is read in a loop without a wait"
+    return run.now
 
 
 def wall_clock() -> float:
@@ -85,6 +96,21 @@ MODULES_BY_NAME = {
 }
 
 
+construct = DataContainer.__init__
+untagged = cache(lambda kind: all(field.tag is None for field in kind._struct._fields))
+
+
+def set_fields(message: Any, *args: Any, version: int | None = None, **fields: Any) -> None:
+    """In the place of the constructor of kafka-python's messages. That sets each other field to its default, which the
+    field has anyway."""
+    if args or not untagged(type(message)) or not fields.keys() <= message._struct.fields.keys():
+        construct(message, *args, version=version, **fields)
+        return
+    message._version, message.tags, message.unknown_tags = version, None, None
+    for name, value in fields.items():
+        setattr(message, name, value)
+
+
 class ReadAllAvailable:
     """Spark's limit of a batch: none. PySpark 4.1 has no such classes, and the model of 4.2 runs there too."""
 
@@ -127,6 +153,7 @@ def substituted(*tests: str) -> Iterator[None]:
     put(stream, "NotificationClient", modules["tests.simulation.spark"].Notifications)
     put(stream, "ReadAllAvailable", ReadAllAvailable)
     put(stream, "ReadMaxRows", ReadMaxRows)
+    put(DataContainer, "__init__", set_fields)
     for name in ("log_to_stderr", "leave_on_sigterm", "ignore_further_signals"):
         put(stream, name, lambda: None)
     loaded = set(modules)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -44,6 +44,10 @@ LAST = 10_000
 
 Key = tuple[str, str, int]
 """A group, the id of a topic, and a partition."""
+
+
+_text = lru_cache(str)
+"""The text of an id, which is needed more often than there are ids."""
 
 
 class Broken(AssertionError):
@@ -147,7 +151,7 @@ class Truth:
         return recent < 2 and self.run.now - max(self.outage_ends, self.recreated_at) > QUIET
 
     def key(self, group: str, topic: str, partition: int) -> Key:
-        return group, str(self.kafka.ids.get(topic, "")), partition
+        return group, _text(self.kafka.ids.get(topic, "")), partition
 
     def at(self, key: Key) -> Partition:
         if key not in self.partitions:
@@ -182,14 +186,14 @@ class Truth:
             at.done = {each for each in at.done if each < end or at.without_epoch}
             at.repeatable |= set(range(end, LAST))
             at.cut_at = self.run.now
-        key = str(self.kafka.ids[topic]), partition
+        key = _text(self.kafka.ids[topic]), partition
         self.cuts[key] = self.run.now, min(end, self.cuts.get(key, (0.0, end))[1])
         for ends in (*self.ends_at_birth.values(), *self.targets.values()):
             if key in ends:
                 ends[key] = min(ends[key], end)
 
     def _of_all_groups(self, topic: str, partition: int) -> list[Partition]:
-        now = str(self.kafka.ids[topic]), partition
+        now = _text(self.kafka.ids[topic]), partition
         return [at for (_, *key), at in self.partitions.items() if tuple(key) == now]
 
     def recreated(self, topic: str) -> None:
@@ -203,7 +207,7 @@ class Truth:
         for name, query in self.queries.items():
             if not query.checkpoint.offsets and not query.pinned:
                 for each in self.kafka.logs[topic]:
-                    self.ends_at_birth[name].setdefault((str(self.kafka.ids[topic]), each), 0)
+                    self.ends_at_birth[name].setdefault((_text(self.kafka.ids[topic]), each), 0)
 
     # What the queries do
 
@@ -212,7 +216,7 @@ class Truth:
         self.queries[query.name] = query
         life = f"{query.name}.{query.lives}"
         self.client_query[life] = query
-        ends = {(str(self.kafka.ids[topic]), number): end for (topic, number), end in self.ends().items()}
+        ends = {(_text(self.kafka.ids[topic]), number): end for (topic, number), end in self.ends().items()}
         if not query.checkpoint.offsets:
             query.pinned = False
             self.ends_at_birth[query.name] = dict(ends)
@@ -234,9 +238,8 @@ class Truth:
     def checkpoint_lost(self, query: Query) -> None:
         self.told(f"{query.name} loses its checkpoint")
 
-    def check_json(self, query: Query, end: dict[str, Any]) -> None:
+    def check_json(self, query: Query, text: str) -> None:
         """I11: offsets survive their JSON."""
-        text = json.dumps(end)
         if json.dumps(BatchOffset.from_json(json.loads(text)).as_json()) != text:
             raise Broken(f"I11: {query.name}: the offset changes on its way through JSON: {text}")
 
@@ -254,7 +257,7 @@ class Truth:
         for read in ranges:
             group = query.options["kafka.group.id"]
             key = group, read.topic_id, read.partition
-            if read.topic_id != str(self.kafka.ids.get(read.topic, "")):
+            if read.topic_id != _text(self.kafka.ids.get(read.topic, "")):
                 continue
             if not replayed:
                 self._check_start(query, key, read)
@@ -266,7 +269,7 @@ class Truth:
         at, topic, start = self.at(key), read.topic, read.start
         if not at.started:
             self._check_first(query, key, topic, start)
-        skipped = [each for each in range(start) if each not in at.done]
+        skipped = _missing(at.done, 0, start)
         if skipped and not self._cut_unseen(at, topic, read.partition, read.epoch):
             raise Broken(f"I3: {query.name} starts {topic}-{key[2]} at {start}, and {_span(skipped)} were never read")
 
@@ -325,7 +328,7 @@ class Truth:
         complete = True
         for read in ranges:
             log = self.kafka.logs.get(read.topic, {}).get(read.partition)
-            same = read.topic_id == str(self.kafka.ids.get(read.topic, ""))
+            same = read.topic_id == _text(self.kafka.ids.get(read.topic, ""))
             complete &= same and log is not None and log.start <= read.start and read.end <= log.end
         return complete or query.options.get("failOnDataLoss") == "false"
 
@@ -379,7 +382,7 @@ class Truth:
             end = self.targets[query.name].get(key[1:])
             if end is None or not self.subscribed(query, topic, number):
                 continue
-            missing = [each for each in range(log.start, min(end, log.end)) if each not in self.at(key).done]
+            missing = _missing(self.at(key).done, log.start, min(end, log.end))
             if missing and self.at(key).started:
                 raise Broken(
                     f"I10: the run of {query.name} ends, and {_span(missing)} of {topic}-{number} are not read"
@@ -423,7 +426,7 @@ class Truth:
         if not at.started:
             self._check_first(query, key, topic, offset)
         # A late request of a query that is gone, or whose offset was overtaken, changes nothing that is done.
-        unread = [each for each in range(offset) if each not in at.done]
+        unread = _missing(at.done, 0, offset)
         if unread and not self._cut_unseen(at, topic, number, part.committed_leader_epoch):
             raise Broken(f"I2: {process.name} commits {offset} of {topic}-{number}, and {_span(unread)} are not read")
         member = request.member_id or process.name
@@ -475,7 +478,7 @@ class Truth:
         names = self._names
         owners: dict[tuple[str, int], str] = {}
         for member in state.consumer.members.values():
-            for topic_id, number in sorted(member.assigned | member.revoking):
+            for topic_id, number in member.assigned | member.revoking:
                 if topic_id in names:
                     owners[names[topic_id], number] = member.id
         for classic in state.classic.members.values():
@@ -567,7 +570,7 @@ class Truth:
                 if not self.subscribed(query, topic, number):
                     continue
                 at, log = self.at(self.key(group, topic, number)), self.kafka.logs[topic][number]
-                missing = [each for each in range(log.start, end) if each not in at.done]
+                missing = _missing(at.done, log.start, end)
                 if missing and topic not in self.outdated:
                     return f"{_span(missing)} of {topic}-{number} are not read"
                 held = self.kafka.group(group).offsets.get((topic, number))
@@ -587,6 +590,10 @@ def _decoded(assignment: bytes) -> tuple[tuple[str, int], ...]:
         return ()
     decoded = ConsumerProtocolAssignment.decode(assignment)
     return tuple((topic.topic, number) for topic in decoded.assigned_partitions for number in topic.partitions)
+
+
+def _missing(done: set[int], start: int, end: int) -> list[int]:
+    return [] if done.issuperset(range(start, end)) else [each for each in range(start, end) if each not in done]
 
 
 def _names(ranges: Iterable[OffsetRange]) -> str:
