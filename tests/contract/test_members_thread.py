@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spark_group_source import clock
 from spark_group_source.clock import Deadline
 from spark_group_source.group import protocol
 from spark_group_source.group.membership import Phase
@@ -86,6 +87,33 @@ def test_a_member_leaves_without_its_thread_if_a_callback_blocks_it_and_never_re
     assert not thread.is_alive()
     assert on_fake.request_count("JoinGroup") == joins
     assert on_fake.request_count("LeaveGroup") == 1
+
+
+def block_the_second_time(logged: Any, starts: Any) -> dict[str, dict[int, int]]:
+    if (calls := events["called"]).is_set():
+        return block(logged, starts)
+    calls.set()
+    return {}
+
+
+def test_a_query_whose_callback_blocks_its_member_stops_when_its_session_ends_and_rejoins(on_fake: Bench) -> None:
+    events.update({name: threading.Event() for name in ("called", "blocked", "released")})
+    on_fake.produce(5, 5, 5, 5)
+    callback = {"startingOffsetsCallback": f"{__name__}:block_the_second_time"}
+    query = on_fake.start(None, kafka_session_timeout_ms="2000", **callback).idle()
+    other = on_fake.start()
+    on_fake.split(query, other)
+    other.close()
+    assert events["blocked"].wait(60.0)
+    on_fake.produce(1, 1, 1, 1)
+    query.run_batch()
+    query.poll()
+    eventually(lambda: clock.monotonic() > query.me.session_ends, "the end of the session")
+    on_fake.produce(1, 1, 1, 1)
+    assert not query.poll(), "planned after the end of the session"
+    events["released"].set()
+    eventually(lambda: query.idle().owns() == {0, 1, 2, 3} and on_fake.committed() == dict.fromkeys(range(4), 7), "all")
+    assert query.driver.counters.lost
 
 
 @pytest.mark.one_protocol("classic", reason="with KIP-848 only a pattern needs these checks")
