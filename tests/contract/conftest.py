@@ -25,10 +25,8 @@ from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.driver import Driver
-from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from tests.conftest import WITHOUT_KIP_848
-from tests.contract.proxy import Proxy
 from tests.fake import FakeKafka, Fault, releases
 from tests.simulation.items import run_item
 
@@ -93,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests on a real Kafka; those of KIP-848 are core: coordinators differ from release to release."""
     for item in items:
         chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if "real" in (chosen.get("bench"), chosen.get("proxied"), chosen.get("kafka_of_cases")):
+        if "real" in (chosen.get("bench"), chosen.get("kafka_of_cases")):
             item.add_marker(pytest.mark.integration)
             if chosen.get("protocol") == "consumer" and "bench" in chosen:
                 item.add_marker(pytest.mark.core)
@@ -444,44 +442,3 @@ def assert_commits_never_go_backwards(fake: FakeKafka) -> None:
                 behind = last.get((commit.group, topic, number), -1)
                 assert commit.generation < 0 or offset >= behind, f"{commit} goes back behind {behind}"
                 last[commit.group, topic, number] = offset
-
-
-PROXIED_CLIENT = "contract"
-"""What the ids of the clients begin with whose requests a proxy may harm: those of the queries."""
-
-PROXIED_TIMEOUT_S = 1.0
-"""The request timeout of these clients in seconds."""
-
-PROXIED_OPTIONS = {"kafka_request_timeout_ms": f"{PROXIED_TIMEOUT_S * 1000:.0f}", "offsetCommit_retryIntervalMs": "50"}
-
-Proxied = tuple[FakeKafka | EmbeddedKafka, Proxy]
-
-
-@pytest.fixture(scope="module")
-def fake_behind_proxy() -> Iterator[Proxied]:
-    with FakeKafka() as kafka:
-        port = kafka.brokers[1].port
-        proxy = Proxy(lambda: port, PROXIED_CLIENT, 2 * PROXIED_TIMEOUT_S)
-        kafka.brokers[1].port = proxy.port  # which clients get to know
-        yield kafka, proxy
-        proxy.close()
-
-
-@pytest.fixture(scope="session")
-def real_behind_proxy() -> Iterator[Proxied]:
-    def port() -> int:
-        return int(embedded.address("PLAINTEXT").rpartition(":")[2])
-
-    proxy = Proxy(port, PROXIED_CLIENT, 2 * PROXIED_TIMEOUT_S)
-    embedded = EmbeddedKafka(config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"})
-    with embedded as kafka:
-        yield kafka, proxy
-    proxy.close()
-
-
-@pytest.fixture(params=["fake", "real"])
-def proxied(request: pytest.FixtureRequest) -> Proxied:
-    if request.param == "real" and WITHOUT_KIP_848:
-        pytest.skip("Kafka 4.0 has KIP-848")
-    found: Proxied = request.getfixturevalue(f"{request.param}_behind_proxy")
-    return found

@@ -142,6 +142,45 @@ def share(first: Query, second: Query) -> dict[int, int]:
     return {each.partition: each.start for query in (first, second) for each in query.read}
 
 
+@pytest.mark.parametrize("membership", [*BASES, "assign"])
+@pytest.mark.parametrize("meanwhile", ["idle", "in a batch", "at its end"])
+def test_a_commit_that_arrives_after_the_next_one_moves_the_group_back_for_a_moment(
+    fake: FakeKafka, group: str, membership: str, meanwhile: str
+) -> None:
+    """The coordinator accepts it, because its member and generation are those of now, or all with ``assign``."""
+
+    def committed(end: int) -> bool:
+        query.advance()
+        return bench.committed() == dict.fromkeys(range(4), end)
+
+    base = BASES.get(membership, {"startingOffsets": "earliest", "offsetCommit.retryIntervalMs": "50"})
+    bench = Bench(fake, fake.create_topic("topic", partitions=4), group, base)
+    query = bench.start_batch(5, 5, 5, 5, **({"assign": '{"topic": [0, 1, 2, 3]}'} if membership == "assign" else {}))
+    bench.next("OffsetCommit", Fault(drop="before"))
+    sent = bench.request_count("OffsetCommit")
+    query.finish()
+    eventually(lambda: committed(5), "the commit that is sent again")
+    _, late = bench.requests("OffsetCommit")[sent]
+    bench.produce(5, 5, 5, 5)
+    query.run_batch()
+    eventually(lambda: committed(10), "the next commit")
+    if meanwhile == "in a batch":
+        bench.produce(1, 1, 1, 1)
+        query.begin()
+    answer = fake._handler(fake.coordinator)("OffsetCommit", late, 0)
+    assert {part.error_code for topic in answer.topics for part in topic.partitions} == {0}
+    assert bench.committed() == dict.fromkeys(range(4), 5)
+    if meanwhile == "at its end":
+        query.close()
+        assert bench.committed() == dict.fromkeys(range(4), 10)
+    elif meanwhile == "in a batch" and membership == "assign":  # nothing but the query commits for it
+        query.finish()
+        eventually(lambda: committed(11), "the commit of the batch")
+    else:
+        eventually(lambda: committed(10), "the next commit again")
+    bench.close()
+
+
 def test_a_restart_keeps_the_start_of_an_added_topic_whose_commit_failed(on_fake: Bench, fake: FakeKafka) -> None:
     options = {"startingOffsets": "latest", "subscribe": f"{on_fake.topic},{fake.create_topic('added', 1)}"}
     query = on_fake.start(startingOffsets="latest").idle()

@@ -1,12 +1,16 @@
-"""Connections that break or stall at each step of the protocol: all faults on the fake, one a step on a real Kafka."""
+"""Connections that break or stall at each step of the protocol: all on the fake, and each fault before a real Kafka."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import struct
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import cycle
+from enum import Enum, auto
 from typing import TypeVar
 
 import pytest
@@ -17,38 +21,42 @@ from spark_group_source.fetch.task import FetchTask
 from spark_group_source.group import classic
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
+from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.settings import WireOptions
-from tests.conftest import WITHOUT_KIP_848
-from tests.contract.conftest import BASES, PROXIED_CLIENT, PROXIED_TIMEOUT_S, Bench, Proxied, eventually
-from tests.contract.proxy import APIS, ProxyFault
+from tests.conftest import needs_kip_848
+from tests.contract.conftest import BASES, Bench, eventually
 from tests.fake import Fault
+from tests.fake.server import REQUESTS, read_frame
 
+CLIENT = "contract"
+"""What the ids of the queries' clients begin with: others suffer nothing."""
+TIMEOUT_S = 1.0
+"""The request timeout of these clients."""
 MOST_S = 30.0
 """Seconds for one call by Spark: a few timeouts, on a slow machine."""
 EACH = 10
-
-Answer = TypeVar("Answer")
-Rows = list[tuple[int, int]]
-"""Partition and offset of each record."""
-
+APIS: dict[str, int] = {each.__name__.removesuffix("Request"): key for key, each in REQUESTS.items()}
+"""API key of each request name."""
 NO_STEP = {"DescribeGroups", "OffsetForLeaderEpoch", "SaslHandshake", "SaslAuthenticate"}
 """Requests only of manual assignment, after a change of leader, or for authentication."""
-
 OF_CONSUMER = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
-
-STEPS = [
-    *(("classic", api) for api in APIS if api not in NO_STEP | OF_CONSUMER),
-    *(("consumer", api) for api in ("ConsumerGroupHeartbeat", "OffsetCommit")),
+ON_SOCKETS = {"ApiVersions", "Fetch"}
+"""In virtual time no task fetches, and nobody asks for versions."""
+STEPS = [("classic", api) for api in APIS if api not in NO_STEP | OF_CONSUMER | ON_SOCKETS] + [
+    ("consumer", api) for api in ("ConsumerGroupHeartbeat", "OffsetCommit")
 ]
 """Each step of the classic protocol, and those that differ with KIP-848."""
-
 FAULTS = {
     "cut before": Fault(drop="before"),
     "cut after": Fault(drop="after"),
     "truncated": Fault(truncate=9),
-    "late": Fault(delay=2 * PROXIED_TIMEOUT_S),
+    "late": Fault(delay=2 * TIMEOUT_S),
     "no answer": Fault(silent=True),
 }
+
+Answer = TypeVar("Answer")
+Rows = list[tuple[int, int]]
+"""Partition and offset of each record."""
 
 
 def tell(
@@ -59,7 +67,7 @@ def tell(
     rows: Callable[[OffsetRange], Rows],
 ) -> None:
     """A query begins, reads, reads on and ends; a fault is injected at the begin, or before it leaves."""
-    timeouts = {"kafka.request.timeout.ms": f"{PROXIED_TIMEOUT_S * 1000:.0f}", "kafka.max.poll.interval.ms": "3000"}
+    timeouts = {"kafka.request.timeout.ms": f"{TIMEOUT_S * 1000:.0f}", "kafka.max.poll.interval.ms": "3000"}
     query = bench.query(None, **timeouts)
     found: Rows = []
 
@@ -96,24 +104,13 @@ def timed(call: Callable[[], Answer]) -> Answer:
     return answer
 
 
-NO_STEP = {"DescribeGroups", "OffsetForLeaderEpoch", "SaslHandshake", "SaslAuthenticate"}
-"""Requests only of manual assignment, after a change of leader, or for authentication."""
-
-OF_CONSUMER = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
-
-STEPS = [("classic", api) for api in APIS if api not in NO_STEP | OF_CONSUMER] + [
-    ("consumer", api) for api in ("ConsumerGroupHeartbeat", "OffsetCommit")
-]
-"""Each step of the classic protocol, and those that differ with KIP-848."""
-
-
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
-@pytest.mark.parametrize(("protocol", "api"), [each for each in STEPS if each[1] not in ("ApiVersions", "Fetch")])
-def test_a_fault_at_any_step_loses_and_repeats_nothing(
+@pytest.mark.parametrize(("protocol", "api"), STEPS)
+def test_a_network_fault_at_any_step_loses_and_repeats_nothing(
     on_fake: Bench, monkeypatch: pytest.MonkeyPatch, api: str, fault: Fault
 ) -> None:
-    monkeypatch.setattr(classic, "JOIN_SLACK", PROXIED_TIMEOUT_S)
-    mine = replace(fault, only=lambda request: request.header.client_id.startswith(PROXIED_CLIENT))
+    monkeypatch.setattr(classic, "JOIN_SLACK", TIMEOUT_S)
+    mine = replace(fault, only=lambda request: request.header.client_id.startswith(CLIENT))
 
     def rows(part: OffsetRange) -> Rows:
         return [(part.partition, at) for at in range(part.start, part.end)]
@@ -121,14 +118,99 @@ def test_a_fault_at_any_step_loses_and_repeats_nothing(
     tell(on_fake, api, lambda: on_fake.fake.next(api, mine), lambda: not on_fake.has_faults(api), rows)
 
 
+class ProxyFault(Enum):
+    """A fault of a request or its response. A cut closes the connection; otherwise it stays open."""
+
+    CUT_BEFORE = auto()
+    SWALLOW = auto()
+    """The request is lost."""
+    CUT_AFTER = auto()
+    TRUNCATE = auto()
+    """A cut in the middle of the response."""
+    STALL = auto()
+    """The response stops in its middle."""
+    DELAY = auto()
+    """The response arrives after the client's timeout."""
+
+
+class Proxy:
+    """A TCP proxy in front of a broker, for one fault at a time; ``upstream`` returns the broker's port."""
+
+    def __init__(self, upstream: Callable[[], int]) -> None:
+        self._upstream = upstream
+        self._armed: tuple[str, ProxyFault] | None = None
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+        self.close = self._server.close
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def arm(self, api: str, fault: ProxyFault) -> None:
+        """Injects the fault into the next request of this name."""
+        self._armed = api, fault
+
+    def done(self) -> bool:
+        """Whether the fault was injected."""
+        return self._armed is None
+
+    def _take(self, request: bytes) -> ProxyFault | None:
+        key, _, _, size = struct.unpack_from(">hhih", request)
+        armed = self._armed
+        if armed is None or APIS[armed[0]] != key or not request[10 : 10 + size].startswith(CLIENT.encode()):
+            return None
+        self._armed = None
+        return armed[1]
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        """Forwards one request and its response at a time, because brokers respond in order."""
+        with client, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._upstream())) as broker:
+            while (request := read_frame(client)) is not None:
+                fault = self._take(request)
+                if fault is ProxyFault.CUT_BEFORE:
+                    return
+                if fault is ProxyFault.SWALLOW:
+                    continue
+                broker.sendall(struct.pack(">i", len(request)) + request)
+                response = read_frame(broker)
+                if response is None or fault is ProxyFault.CUT_AFTER:
+                    return
+                framed = struct.pack(">i", len(response)) + response
+                if fault is ProxyFault.DELAY:
+                    time.sleep(2 * TIMEOUT_S)
+                half = fault in (ProxyFault.TRUNCATE, ProxyFault.STALL)
+                client.sendall(framed[: len(framed) // 2] if half else framed)
+                if fault is ProxyFault.TRUNCATE:
+                    return
+
+
+@pytest.fixture(scope="module")
+def behind_proxy() -> Iterator[tuple[EmbeddedKafka, Proxy]]:
+    proxy = Proxy(lambda: int(embedded.address("PLAINTEXT").rpartition(":")[2]))
+    embedded = EmbeddedKafka(config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"})
+    with closing(proxy), embedded as kafka:
+        yield kafka, proxy
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("protocol", "api", "fault"),
-    [(*step, fault) for step, fault in zip(STEPS, cycle(ProxyFault), strict=False)],
+    [
+        ("classic", "JoinGroup", ProxyFault.CUT_AFTER),
+        ("classic", "SyncGroup", ProxyFault.CUT_BEFORE),
+        ("classic", "Fetch", ProxyFault.STALL),
+        ("classic", "OffsetCommit", ProxyFault.DELAY),
+        pytest.param("consumer", "ConsumerGroupHeartbeat", ProxyFault.SWALLOW, marks=needs_kip_848),
+        pytest.param("consumer", "OffsetCommit", ProxyFault.TRUNCATE, marks=needs_kip_848),
+    ],
     ids=lambda each: each if isinstance(each, str) else each.name,
 )
-def test_a_network_fault_at_any_step_loses_and_repeats_nothing(
-    real_behind_proxy: Proxied,
+def test_a_network_fault_before_a_real_kafka_loses_and_repeats_nothing(
+    behind_proxy: tuple[EmbeddedKafka, Proxy],
     unique: Callable[[str], str],
     group: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -136,13 +218,10 @@ def test_a_network_fault_at_any_step_loses_and_repeats_nothing(
     api: str,
     fault: ProxyFault,
 ) -> None:
-    if protocol == "consumer" and WITHOUT_KIP_848:
-        pytest.skip("Kafka 4.0 has KIP-848")
-    monkeypatch.setattr(classic, "JOIN_SLACK", PROXIED_TIMEOUT_S)
-    kafka, proxy = real_behind_proxy
+    monkeypatch.setattr(classic, "JOIN_SLACK", TIMEOUT_S)
+    kafka, proxy = behind_proxy
     with closing(Bench(kafka, kafka.create_topic(unique("proxied"), partitions=4), group, BASES[protocol])) as bench:
-        servers = bench.options().wire.bootstrap_servers
-        wire = WireOptions(servers, PROXIED_CLIENT, request_timeout=PROXIED_TIMEOUT_S)
+        wire = WireOptions(bench.options().wire.bootstrap_servers, CLIENT, request_timeout=TIMEOUT_S)
         settings, schema = FetchSettings(poll_timeout=MOST_S), arrow_schema(["partition", "offset"])
 
         def rows(part: OffsetRange) -> Rows:
