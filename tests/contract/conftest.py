@@ -91,9 +91,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests on a real Kafka; those of KIP-848 are core: coordinators differ from release to release."""
     for item in items:
         chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if "real" in (chosen.get("bench"), chosen.get("kafka_of_cases")):
+        if chosen.get("bench") == "real":
             item.add_marker(pytest.mark.integration)
-            if chosen.get("protocol") == "consumer" and "bench" in chosen:
+            if chosen.get("protocol") == "consumer":
                 item.add_marker(pytest.mark.core)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -299,6 +300,51 @@ def test_a_rewind_into_a_batch_that_spark_replays_repeats_nothing_more(
     again = bench.query(crashed.running).start(replayed=True).idle()
     assert spans(again.read) == then
     assert bench.committed()[0] == 5
+
+
+def go_back(logged_ends: dict[str, dict[int, int]], starts: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+    """A ``startingOffsetsCallback`` that goes back only from where the group stood before."""
+    return {topic: {number: 2 for number, at in offsets.items() if at == 20} for topic, offsets in starts.items()}
+
+
+@pytest.mark.parametrize(
+    ("decision", "first"),
+    [("earlier", 0), ("earlier", 1), ("later", 0), ("one earlier", 0), ("reset", 1), ("callback", 0), ("callback", 1)],
+)
+def test_the_decision_where_a_group_continues_holds_for_every_later_owner(
+    bench: Bench, decision: str, first: int
+) -> None:
+    """Whatever the checkpoints of two queries logged before: they stand at 10 and 20, and ``first`` starts first."""
+    bench.produce(40, 40, 40, 40)
+    checkpoints = []
+    for end in (10, 20):
+        query = bench.start()
+        query.begin(limit=40)
+        query.finish()
+        query.driver.complete(query.end)
+        query.close()
+        assert set(query.end.ends().values()) == {end}
+        checkpoints.append(query.end)
+    starts, options = dict.fromkeys(range(4), 20), {}
+    if decision == "reset":
+        starts, options = dict.fromkeys(range(4), 0), {"resetOffsetsOnStart": "true"}
+        checkpoints[first] = BatchOffset()
+    elif decision == "callback":
+        starts, options = dict.fromkeys(range(4), 2), {"startingOffsetsCallback": f"{__name__}:go_back"}
+    else:
+        rewound = dict.fromkeys([3] if decision == "one earlier" else range(4), 35 if decision == "later" else 2)
+        bench.rewind(rewound)
+        starts |= rewound
+    one = bench.start(checkpoints[first], **options)
+    if isinstance(bench.kafka, FakeKafka):
+        bench.kafka.commits.clear()  # the decision may go back
+    one.begin(limit=1)
+    other = bench.join(checkpoints[1 - first])
+    one.finish()
+    bench.split(one, other, meanwhile=lambda: [query.poll(1) and query.finish() for query in (one, other)])
+    eventually(lambda: (one.idle(), other.idle(), bench.committed() == dict.fromkeys(range(4), 40))[-1], "all")
+    times = Counter((each.partition, at) for each in one.read + other.read for at in range(each.start, each.end))
+    assert times == {(number, at): 1 for number, start in starts.items() for at in range(start, 40)}
 
 
 def test_a_query_with_a_new_checkpoint_continues_at_the_groups_commit(bench: Bench) -> None:
