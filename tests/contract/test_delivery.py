@@ -302,6 +302,52 @@ def test_a_rewind_into_a_batch_that_spark_replays_repeats_nothing_more(
     assert bench.committed()[0] == 5
 
 
+def further(logged_ends: dict[str, dict[int, int]], starts: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+    """A ``startingOffsetsCallback`` that moves only the start of a query that was never there."""
+    return {topic: {number: 15 for number, at in offsets.items() if at == 10} for topic, offsets in starts.items()}
+
+
+STARTS: dict[str, tuple[int, dict[str, str]]] = {
+    "earliest": (0, {}),
+    "latest": (20, {"startingOffsets": "latest"}),
+    "offsets": (10, {"startingOffsets": '{"topic": {"0": 10, "1": 10, "2": 10, "3": 10}}'}),
+    "time": (20, {"startingTimestamp": "1700000000001", "startingOffsetsByTimestampStrategy": "latest"}),
+    "callback": (
+        15,
+        {
+            "startingOffsets": '{"topic": {"0": 10, "1": 10, "2": 10, "3": 10}}',
+            "startingOffsetsCallback": f"{__name__}:further",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("step", ["assigned", "planned", "completed"])
+@pytest.mark.parametrize("reset", ["false", "true"])
+@pytest.mark.parametrize("start", STARTS)
+def test_after_a_crash_at_any_step_a_query_keeps_its_start_position(
+    on_fake: Bench, start: str, reset: str, step: str
+) -> None:
+    """Whatever ``startingOffsets`` resolves to by then: records arrive all the while."""
+    on_fake.produce(20, 20, 20, 20)
+    begin, options = STARTS[start]
+    options = options | {"resetOffsetsOnStart": reset}
+    crashed = on_fake.start(None, **options)
+    on_fake.produce(10, 10, 10, 10)
+    if step != "assigned":
+        crashed.begin(limit=8)
+    logged = crashed.running or crashed.end
+    if step == "completed":
+        crashed.finish()
+        crashed.driver.complete(crashed.end)
+    on_fake.expire(crashed)
+    crashed.close()
+    on_fake.produce(10, 10, 10, 10)
+    again = on_fake.query(logged, **options).start(replayed=step == "planned").idle()
+    read = sorted((each.partition, at) for each in crashed.read + again.read for at in range(each.start, each.end))
+    assert read == [(number, at) for number in range(4) for at in range(begin, 40)]
+
+
 def go_back(logged_ends: dict[str, dict[int, int]], starts: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
     """A ``startingOffsetsCallback`` that goes back only from where the group stood before."""
     return {topic: {number: 2 for number, at in offsets.items() if at == 20} for topic, offsets in starts.items()}

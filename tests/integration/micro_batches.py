@@ -15,16 +15,10 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from spark_group_source.group.member import Member
-from spark_group_source.group.protocol import RebalanceListener
-from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.driver import Driver
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application
@@ -74,17 +68,9 @@ class MicroBatches:
         self._rows = checkpoint / "rows"
         self._rows.mkdir(exist_ok=True)
         self._reader = GroupStreamReader(parse_options(settings["options"]), source_schema(False), Application())
-        self._ran = 0
-        self._recorded: set[str] = set()
-
-    def record_once(self, event: str) -> None:
-        """Records an event only the first time, because an idle query is polled forever."""
-        if event not in self._recorded:
-            self.record(event)
 
     def record(self, event: str) -> None:
         """Records an event, and waits if the settings say so."""
-        self._recorded.add(event)
         with (self._work / "events").open("a") as events:
             events.write(event + "\n")
         while event in self._pause and not (self._work / event).exists():
@@ -109,7 +95,6 @@ class MicroBatches:
         known = (start, self._reader.getDefaultReadLimit()) if ADMISSION else ()
         end = self._reader.latestOffset(*known)
         if batch >= 0 and json.dumps(end) == json.dumps(start):
-            self.record_once(f"idle {batch}")
             time.sleep(POLL_S)
             return batch
         self.record(f"planned {batch + 1}")
@@ -128,9 +113,7 @@ class MicroBatches:
                 found += zip(places["partition"], places["offset"], strict=True)
         attempt = len(list(self._rows.glob(f"{batch}-*.json")))
         write(self._rows / f"{batch}-{attempt}.json", found)
-        self._ran += 1
         self.record(f"read {batch}")
-        self.record(f"read a batch, number {self._ran} of this run")
         self._commits.add(batch, {})
         self.record(f"completed {batch}")
 
@@ -142,20 +125,7 @@ class MicroBatches:
 def main(place: str) -> None:
     """Runs until the file ``stop`` exists. Errors of the query end this process."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    batches = MicroBatches(Path(place))
-    join, plan = Member.start, Driver.plan_batch
-
-    def join_later(member: Member, topics: Collection[str], listener: RebalanceListener) -> None:
-        batches.record("joining")
-        join(member, topics, listener)
-
-    def plan_later(driver: Driver, start: BatchOffset, *limits: int | None) -> BatchOffset:
-        """A query plans nothing before it has found and committed its positions."""
-        batches.record_once("started")
-        return plan(driver, start, *limits)
-
-    with mock.patch.object(Member, "start", join_later), mock.patch.object(Driver, "plan_batch", plan_later):
-        batches.run()
+    MicroBatches(Path(place)).run()
 
 
 if __name__ == "__main__":

@@ -289,10 +289,6 @@ class PlainQuery:
         """Ends the pause at an event."""
         (self._work / event).touch()
 
-    def planned_at(self, batch: int) -> float:
-        """When the batch was logged."""
-        return (self._checkpoint / "offsets" / str(batch)).stat().st_mtime
-
     def batches(self) -> list[int]:
         """The batches that this and earlier runs with the checkpoint have read."""
         return sorted({int(each.stem.split("-")[0]) for each in self._checkpoint.glob("rows/*.json")})
