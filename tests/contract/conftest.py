@@ -198,9 +198,9 @@ class Query:
         self.begin()
         self.finish()
 
-    def advance(self) -> bool:
+    def advance(self, limit: int | None = None) -> bool:
         """Runs one batch, if there is something to read; returns whether there was."""
-        found = self.running is None and bool(self.poll())
+        found = self.running is None and bool(self.poll(limit))
         if found:
             self.finish()
         return found

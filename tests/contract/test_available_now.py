@@ -58,24 +58,6 @@ def test_a_run_takes_over_the_partitions_of_a_dead_member(on_fake: Bench) -> Non
     assert sum(each.size for each in run.read) == 20
 
 
-def test_a_run_without_partitions_ends_when_the_other_members_reach_the_target(on_fake: Bench) -> None:
-    others = [on_fake.start() for _ in range(4)]
-    on_fake.split(*others)
-    run = on_fake.start()
-    eventually(lambda: sum(len(each.owns()) for each in (run, *others)) == 4, "the assignment")
-    *others, run = sorted((run, *others), key=lambda each: len(each.owns()), reverse=True)
-    assert not run.owns()
-    on_fake.produce(1, 1, 1, 1)
-    run.driver.prepare_for_available_now()
-    last = Background(run.until_end)
-    on_fake.await_request("OffsetFetch", 3)
-    assert last.waits
-    for other in others:
-        other.idle()
-    last.result()
-    assert run.read == []
-
-
 def test_a_run_does_not_wait_for_an_empty_partition_without_a_commit(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5)
     run = on_fake.join()
@@ -110,30 +92,6 @@ def test_a_run_waits_for_a_living_owner_only_as_long_as_the_option_says(
         run.until_end()
     assert 12.0 < time.monotonic() - began < 13.0
     assert "the run waits for etl at" in caplog.text
-
-
-@pytest.mark.trap  # a batch that takes longer than a rebalance
-@pytest.mark.parametrize("bench", ["real"], indirect=True)
-def test_two_runs_end_although_one_works_for_twice_a_session_and_a_rebalance(bench: Bench) -> None:
-    short = {"kafka_session_timeout_ms": "6000", "kafka_max_poll_interval_ms": "3000"}  # no broker takes less than 6 s
-    bench.produce(5, 5, 5, 5)
-    long, quick = bench.query(None, **short), bench.query(None, **short)
-    for run in (long, quick):
-        run.driver.start(run.end)
-        run.driver.prepare_for_available_now()
-    bench.split(long, quick)
-    long.begin()
-    works_until = time.monotonic() + 2 * (6.0 + 3.0)
-    waiting = Background(quick.until_end)
-    while time.monotonic() < works_until:
-        assert waiting.waits, f"the other run ended in the middle: {waiting.result()}"
-        assert len(long.owns()) == 2
-        time.sleep(0.1)
-    long.finish()
-    long.until_end()
-    waiting.result()
-    assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
-    assert sorted(each.size for run in (long, quick) for each in run.read) == [5, 5, 5, 5]
 
 
 def test_two_runs_that_wait_for_each_other_both_end(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,32 +148,6 @@ def test_a_batch_whose_commit_fails_is_committed_before_the_run_ends(
     run.finish()
     assert run.poll() == []
     assert on_fake.committed() == {0: 5, 1: 0, 2: 0, 3: 0}
-
-
-@pytest.mark.parametrize("fault", [Fault(error=14), Fault(drop="before"), Fault(truncate=9)], ids=str)
-def test_a_failed_lookup_of_the_group_is_retried(on_fake: Bench, fault: Fault) -> None:
-    other, run = beside_another(on_fake)
-    on_fake.next("OffsetFetch", fault, times=2)
-    last = Background(run.poll)
-    other.finish()
-    other.poll()
-    assert last.result() == []
-
-
-def test_a_run_survives_an_outage_of_a_leader(on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(available_now, "LOOKUP_TIMEOUT", 0.3)
-    other, run = beside_another(on_fake)
-    held = min(other.owns())
-    del fake.group(on_fake.group).offsets["topic", held]
-    assert run.owns()
-    leader, fake.logs["topic"][held].leader = fake.logs["topic"][held].leader, None
-    last = Background(run.poll)
-    on_fake.await_request("OffsetFetch", 4)
-    assert last.waits
-    fake.logs["topic"][held].leader = leader
-    other.finish()
-    other.poll()
-    assert last.result() == []
 
 
 @pytest.mark.parametrize(

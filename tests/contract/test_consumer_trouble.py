@@ -78,59 +78,7 @@ def test_a_commit_with_a_stale_epoch_fails_at_its_timeout_and_is_retried(on_fake
     eventually(lambda: query.poll() or on_fake.committed()[0] == 5, "the commit")
 
 
-def test_a_commit_with_a_stale_epoch_is_not_sent_again_once_the_partitions_are_lost(on_fake: Bench) -> None:
-    query = on_fake.start(offsetCommit_timeoutMs="20000")
-    query.begin()
-    answer = threading.Event()
-    before = on_fake.request_count("Heartbeat")
-    # Several: a heartbeat whose answer takes too long is sent again.
-    on_fake.next("Heartbeat", Fault(error=FENCED_EPOCH, hold=answer), times=10_000)
-    eventually(lambda: on_fake.request_count("Heartbeat") > before, "the heartbeat")
-    on_fake.next("JoinGroup", Fault(error=14), times=10_000)
-    on_fake.next("OffsetCommit", Fault(error=STALE_EPOCH))
-    sent = len(on_fake.fake.commits)
-    query.finish()
-    committing = threading.Thread(target=query.poll)
-    committing.start()
-    eventually(lambda: len(on_fake.fake.commits) > sent, "the commit")
-    answer.set()
-    committing.join(TIMEOUT_S)
-    assert query.driver.counters.lost == 4
-    assert len(on_fake.fake.commits) == sent + 1
-    on_fake.fake.clear_faults()
-
-
 # Epochs
-
-
-def test_a_member_that_is_fenced_in_mid_batch_loses_it_and_joins_again_at_once_with_the_same_id(on_fake: Bench) -> None:
-    query, other = on_fake.start_two()
-    query.begin()
-    before = query.me
-    on_fake.next("Heartbeat", Fault(error=FENCED_EPOCH))
-    eventually(lambda: query.driver.counters.lost + other.driver.counters.lost == 2, "the loss")
-    on_fake.split(query, other)
-    assert query.me.member_id == before.member_id
-    query.finish()
-    for each in (query, other):
-        eventually(lambda each=each: not each.poll() or each.finish(), "all to be read")  # type: ignore[misc]
-    eventually(lambda: on_fake.committed() == dict.fromkeys(range(4), 5), "all to be committed")
-
-
-def test_a_member_whose_session_timed_out_joins_again_although_the_coordinator_still_has_it(on_fake: Bench) -> None:
-    query, other = on_fake.start(kafka_session_timeout_ms="1000"), on_fake.start()
-    on_fake.split(query, other)
-    kept, session = query.me.member_id, on_fake.fake.group(on_fake.group).consumer
-    on_fake.fake.next(
-        "ConsumerGroupHeartbeat",
-        Fault(drop="after", only=lambda request: request.member_id == kept and request.member_epoch > 0),
-        times=10_000,
-    )
-    eventually(lambda: query.driver.counters.lost == 2, "the loss")
-    assert kept in session.members
-    on_fake.fake.clear_faults()
-    eventually(lambda: len(query.owns()) == 2, "the assignment")
-    assert query.me.member_id == kept
 
 
 def test_after_a_heartbeat_without_an_answer_an_assignment_is_told_again(on_fake: Bench) -> None:

@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.classic_state import ClassicMembership
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from tests.contract.conftest import Bench, Query, eventually
@@ -387,7 +386,7 @@ def test_the_decision_where_a_group_continues_holds_for_every_later_owner(
     one.begin(limit=1)
     other = bench.join(checkpoints[1 - first])
     one.finish()
-    bench.split(one, other, meanwhile=lambda: [query.poll(1) and query.finish() for query in (one, other)])
+    bench.split(one, other, meanwhile=lambda: (one.advance(1), other.advance(1)))
     eventually(lambda: (one.idle(), other.idle(), bench.committed() == dict.fromkeys(range(4), 40))[-1], "all")
     times = Counter((each.partition, at) for each in one.read + other.read for at in range(each.start, each.end))
     assert times == {(number, at): 1 for number, start in starts.items() for at in range(start, 40)}
@@ -556,33 +555,6 @@ def test_eager_members_split_the_topic_and_revoke_after_completed_batches_only(b
     bench.split(first, second)
     assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
     assert not second.poll()
-
-
-@pytest.mark.one_protocol("classic", reason="a classic group's leader has the assignor")
-def test_sticky_members_get_their_partitions_back(bench: Bench) -> None:
-    sticky = {"kafka_partition_assignment_strategy": "sticky"}
-    first, second = bench.start(None, **sticky), bench.start(None, **sticky)
-    bench.split(first, second)
-    had = [first.owns(), second.owns()]
-    third = bench.start(None, **sticky)
-    eventually(lambda: len(third.owns()) == 1 and len(first.owns()) + len(second.owns()) == 3, "one to move")
-    assert first.owns() <= had[0]
-    assert second.owns() <= had[1]
-
-
-@pytest.mark.one_protocol("classic", reason="a classic group's leader has the assignor")
-def test_a_member_with_an_eager_assignor_too_joins_a_cooperative_member(bench: Bench) -> None:
-    bench.produce(5, 5, 5, 5)
-    cooperative = bench.start()
-    both = bench.start(None, kafka_partition_assignment_strategy="range,cooperative-sticky")
-    bench.split(cooperative, both)
-    members = [query.me for query in (cooperative, both)]
-    assert [me.cooperative for me in members if isinstance(me, ClassicMembership)] == [True, False]
-    for query in (cooperative, both):
-        query.run_batch()
-        query.idle()
-    assert_read_once(cooperative, both)
-    assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
 
 
 def test_an_idle_member_takes_over_partitions(bench: Bench) -> None:

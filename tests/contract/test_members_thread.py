@@ -12,7 +12,6 @@ import pytest
 from spark_group_source import clock
 from spark_group_source.clock import Deadline
 from spark_group_source.group import protocol
-from spark_group_source.group.membership import Phase
 from tests.contract.conftest import TIMEOUT_S, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
@@ -114,37 +113,6 @@ def test_a_query_whose_callback_blocks_its_member_stops_when_its_session_ends_an
     events["released"].set()
     eventually(lambda: query.idle().owns() == {0, 1, 2, 3} and on_fake.committed() == dict.fromkeys(range(4), 7), "all")
     assert query.driver.counters.lost
-
-
-@pytest.mark.one_protocol("classic", reason="with KIP-848 only a pattern needs these checks")
-def test_a_member_does_not_check_topics_during_a_pending_revocation(on_fake: Bench) -> None:
-    first = on_fake.start_batch(5, 5, 5, 5, kafka_metadata_max_age_ms="1")
-    second = on_fake.join_in_mid_batch(first)
-    eventually(lambda: second.me.phase in (Phase.STABLE, Phase.JOINING), "the other member")
-    heartbeats, looks = on_fake.request_count("Heartbeat"), on_fake.request_count("Metadata")
-    eventually(lambda: on_fake.request_count("Heartbeat") > heartbeats + 10, "heartbeats during the revocation")
-    assert first.me.phase is Phase.REVOKING
-    assert on_fake.request_count("Metadata") - looks <= 2, "a check at each heartbeat would delay the revocation"
-
-
-@pytest.mark.one_protocol("classic", reason="with KIP-848 only a pattern needs these checks")
-def test_one_broker_that_does_not_know_a_topic_revokes_nothing(on_fake: Bench) -> None:
-    def unknown(answer: Any) -> None:
-        for topic in answer.topics:
-            topic.error_code, topic.partitions = 3, []
-
-    def looked(before: int) -> bool:
-        return on_fake.request_count("Metadata") > before + 2
-
-    query = on_fake.start(kafka_metadata_max_age_ms="200")
-    rebalances = query.driver.counters.rebalances
-    for _ in range(3):
-        on_fake.next("Metadata", Fault(edit=unknown))
-        on_fake.await_fault("Metadata")
-        asked = on_fake.request_count("Metadata")
-        eventually(partial(looked, asked), "further lookups")
-    assert query.owns() == {0, 1, 2, 3}
-    assert query.driver.counters.rebalances == rebalances
 
 
 def test_a_member_finds_a_matching_topic_in_a_group_that_rebalances_often(on_fake: Bench, fake: FakeKafka) -> None:

@@ -1,138 +1,18 @@
-"""A topic that is deleted and recreated at once, again and again: each life is read from its first record."""
+"""A topic that is deleted and recreated at once. On the fake."""
 
 from __future__ import annotations
 
-import random
-from collections import defaultdict
-from collections.abc import Collection
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
-from kafka.errors import TopicAlreadyExistsError
 
 from spark_group_source.query.starts import StartOffsetResolver
 from spark_group_source.wire import versions
-from tests.contract.conftest import Bench, Query, eventually
-from tests.fake import FakeKafka, Fault
+from tests.contract.conftest import Bench, eventually
+from tests.fake import Fault
 
-LIVES = 10
-PARTITIONS = 20
-SEED = 24
-"""Chooses the records of each life, and which partitions have no leader at first."""
-
-
-LATEST, NOT_LEADER = -1, 6
 OFTEN = {"kafka_metadata_max_age_ms": "200", "offsetCommit_retryIntervalMs": "50"}
-
-Spans = dict[int, list[tuple[int, int]]]
-
-
-class Reader:
-    """Runs batches of one query after another; each query continues at the checkpoint of the one before."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self.queries: list[Query] = []
-
-    def end_batch(self) -> None:
-        if self.queries[-1].running is not None:
-            self.queries[-1].finish()
-
-    def restart(self) -> None:
-        logged = None
-        if self.queries:
-            self.end_batch()
-            self.queries[-1].close()
-            logged = self.queries[-1].end
-        self.queries.append(self._bench.start(logged, failOnDataLoss="false", **OFTEN))
-
-    def reads(self) -> dict[str, Spans]:
-        """Ends the batch and begins another; returns the offsets of all ranges, by the topic's id and partition."""
-        self.end_batch()
-        self.queries[-1].poll()
-        found: dict[str, Spans] = defaultdict(lambda: defaultdict(list))
-        for each in [each for query in self.queries for each in query.read]:
-            found[each.topic_id][each.partition].append((each.start, each.end))
-        return found
-
-    def whole_life(self, before: Collection[str], counts: list[int]) -> str | None:
-        """The id of the life that came after those of ``before``, if each of its records is read."""
-        new = {id_: spans for id_, spans in self.reads().items() if id_ not in before}
-        assert len(new) <= 1, new
-        return next((id_ for id_, spans in new.items() if read_whole(spans, counts)), None)
-
-
-def create(bench: Bench) -> bool:
-    try:
-        bench.kafka.create_topic(bench.topic, PARTITIONS)
-    except TopicAlreadyExistsError:
-        return False  # the deletion is not done yet
-    return True
-
-
-def create_without_leaders(fake: FakeKafka, topic: str, leaderless: list[int]) -> dict[int, int]:
-    """Creates a topic of which these partitions have no leader; returns who would lead them."""
-    with fake._changed:
-        fake.create_topic(topic, PARTITIONS)
-        leaders = {number: int(fake.logs[topic][number].leader or 1) for number in leaderless}
-        for number in leaderless:
-            fake.logs[topic][number].leader = None
-    return leaders
-
-
-def read_whole(spans: Spans, counts: list[int]) -> bool:
-    """Whether ranges cover each record of a life; fails if they skip or repeat one."""
-    for each in spans.values():
-        ends = [0, *(end for _, end in each)]
-        assert [start for start, _ in each] == ends[:-1], f"skipped or read twice: {dict(spans)}"
-    return {number: each[-1][1] for number, each in spans.items()} == {
-        number: count for number, count in enumerate(counts) if count
-    }
-
-
-def of_ends(request: Any) -> bool:
-    return any(part.timestamp == LATEST for topic in request.topics for part in topic.partitions)
-
-
-def test_each_life_of_a_topic_is_read_from_its_first_record(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    chance = random.Random(SEED)
-    fake = bench.kafka if isinstance(bench.kafka, FakeKafka) else None
-    lives: dict[str, list[int]] = {}
-    reader = Reader(bench)
-    reader.restart()
-    eventually(lambda: len(reader.queries[0].me.owned) == 4, "all partitions")
-    for life in range(LIVES):
-        if life % 2:
-            reader.end_batch()  # otherwise the topic goes during a batch
-        bench.kafka.delete_topic(bench.topic)
-        # More records than the life before, or fewer: its ends lie behind or before those that were read.
-        counts = [chance.choice((0, 3, 7, 12)) for _ in range(PARTITIONS)]
-        if fake is None:
-            eventually(lambda: create(bench), "the new topic")
-            bench.produce(*counts)
-        else:
-            leaders = create_without_leaders(fake, bench.topic, chance.sample(range(PARTITIONS), life))
-            fake.next("ListOffsets", Fault(error=NOT_LEADER, only=of_ends), times=2 * (life % 4))
-            bench.produce(*counts)
-            enough = fake.request_count("ListOffsets") + 4
-            eventually(partial(lambda least: reader.reads() and fake.request_count("ListOffsets") > least, enough))
-            for number, node in leaders.items():
-                fake.elect(bench.topic, number, leader=node)
-        if life % 3 == 2:
-            reader.restart()
-        id_ = eventually(partial(reader.whole_life, lives.keys(), counts), f"each record of life {life}")
-        lives[id_] = counts
-    assert len(lives) == LIVES
-    for id_, spans in reader.reads().items():
-        assert read_whole(spans, lives[id_])
-    ends = {number: counts[number] for number in range(10)}
-    eventually(lambda: (reader.reads(), bench.committed() == ends)[1], "the commits of the last life")
-    if fake is not None:
-        fake.commits.clear()  # those of each life begin again
-
-
 SKIPS = {"failOnDataLoss": "false"} | OFTEN
 
 

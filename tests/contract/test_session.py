@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -12,50 +12,36 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from spark_group_source.clock import BOOT_TIME, monotonic
 from spark_group_source.testing import EmbeddedKafka
 from tests.conftest import needs_kip_848
-from tests.contract.conftest import CONSUMER_BASE, Bench, Query, eventually
+from tests.contract.conftest import CONSUMER_BASE, Bench, eventually
 
 pytestmark = pytest.mark.one_protocol("consumer", reason="a classic member chooses its session timeout")
 
-SESSION_S = 6.0
+SESSION_S = 3.0
 OUTAGE_S = 25.0
 """Below the session timeout that a member assumes if the brokers do not tell theirs: 45 s."""
 
 
-@pytest.fixture(scope="module")
-def short() -> Iterator[EmbeddedKafka]:
-    """A Kafka with sessions of 8 s, where groups may have shorter ones."""
-    settings = {"session.timeout.ms": "8000", "min.session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
-    config = {f"group.consumer.{name}": value for name, value in settings.items()}
-    with EmbeddedKafka(config=config | {"group.consumer.min.heartbeat.interval.ms": "1000"}) as running:
-        yield running
-
-
 @pytest.mark.integration
 @needs_kip_848
-@pytest.mark.parametrize("of_group", [True, False], ids=["of the group", "of the brokers"])
 def test_a_member_without_answers_stops_when_its_session_at_the_brokers_ends(
-    short: EmbeddedKafka, unique: Callable[[str], str], group: str, of_group: bool
+    kafka: EmbeddedKafka, unique: Callable[[str], str], group: str
 ) -> None:
-    if of_group:
-        setting = {"consumer.session.timeout.ms": f"{SESSION_S * 1000:.0f}"}
-        with short.admin() as admin:
-            admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group, configs=setting)])
+    setting = {"consumer.session.timeout.ms": f"{SESSION_S * 1000:.0f}"}
+    with kafka.admin() as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group, configs=setting)])
     base = {name: value for name, value in CONSUMER_BASE.items() if name != "kafka.session.timeout.ms"}
-    with contextlib.closing(Bench(short, short.create_topic(unique("session"), partitions=2), group, base)) as bench:
-        assert_stops(short, bench.start(), SESSION_S if of_group else 8.0)
-
-
-def assert_stops(kafka: EmbeddedKafka, query: Query, session: float) -> None:
-    eventually(lambda: query.owns() == {0, 1}, "all partitions")
-    began = time.monotonic()
-    kafka.pause()
-    try:
-        eventually(lambda: not query.owns(), "the end of the session")
-        took = time.monotonic() - began
-    finally:
-        kafka.resume()
-    assert took < session + 2.0 < OUTAGE_S
-    eventually(lambda: query.owns() == {0, 1}, "all partitions")
+    with contextlib.closing(Bench(kafka, kafka.create_topic(unique("session"), partitions=2), group, base)) as bench:
+        query = bench.start()
+        eventually(lambda: query.owns() == {0, 1}, "all partitions")
+        began = time.monotonic()
+        kafka.pause()  # nothing else runs meanwhile
+        try:
+            eventually(lambda: not query.owns(), "the end of the session")
+            took = time.monotonic() - began
+        finally:
+            kafka.resume()
+        assert took < SESSION_S + 2.0 < OUTAGE_S
+        eventually(lambda: query.owns() == {0, 1}, "all partitions")
 
 
 def test_a_broker_that_does_not_tell_its_session_timeout_is_named_with_the_one_assumed(

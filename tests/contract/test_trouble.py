@@ -17,7 +17,7 @@ from spark_group_source.errors import (
     TopicError,
     describe_error_code,
 )
-from spark_group_source.group.membership import ERROR_ACTIONS, ErrorAction, Phase, RequestFailed, denied
+from spark_group_source.group.membership import ERROR_ACTIONS, ErrorAction, Phase, denied
 from spark_group_source.group.offsets import COMMIT_TAG, CommittedOffset
 from spark_group_source.query import topics
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
@@ -56,23 +56,6 @@ def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_
             query.idle()
         assert bench.committed() == {0: 20, 1: 0}
         assert caplog.text.count("commitMetadata is too long") == 1
-        bench.close()
-
-
-def test_a_rewind_holds_for_every_later_owner_although_its_lineage_is_too_large(group: str) -> None:
-    with FakeKafka(max_metadata=len(COMMIT_TAG)) as kafka:
-        bench = Bench(kafka, kafka.create_topic("topic", partitions=1), group)
-        bench.produce(5)
-        first = bench.start().idle()
-        first.close()
-        bench.rewind({0: 2})
-        second = bench.start()
-        second.begin(limit=1)
-        second.finish()
-        second.poll(limit=1)
-        second.close()
-        first = bench.start(first.end).idle()
-        assert [(read.start, read.end) for read in first.read] == [(3, 5)]
         bench.close()
 
 
@@ -133,16 +116,6 @@ def test_an_idle_query_retries_a_failed_commit_with_its_tag(
     assert caplog.text.count("not committed, and will be retried") == of_a_partition, "not once for each retry"
 
 
-def test_a_revocation_does_not_wait_for_a_commit_that_the_coordinator_rejects(on_fake: Bench) -> None:
-    first = on_fake.start_batch(1, 1, 1, 1)
-    on_fake.next("OffsetCommit", Fault(error=3, only=lambda request: request.member_id == first.me.member_id), 10_000)
-    first.finish()
-    assert not first.poll()
-    second = on_fake.join()
-    eventually(lambda: len(second.me.owned) == 2, "the second member to own its part, while the first has no batch")
-    assert first.driver.counters.revocation_timed_out == 0
-
-
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_if_so_set(on_fake: Bench, retries: int) -> None:
     query = on_fake.start_batch(5, 5, onCommitFailure="fail", offsetCommit_numRetries=str(retries))
@@ -185,19 +158,6 @@ def test_start_positions_that_cannot_be_committed_fail_the_query_if_so_set(on_fa
     fake.clear_faults()
 
 
-def test_a_partition_that_cannot_be_committed_leaves_the_others_committed(on_fake: Bench) -> None:
-    query = on_fake.start_batch(5, 5)
-
-    def one_is_gone(answer: object) -> None:
-        answer.topics[0].partitions[0].error_code = 3  # type: ignore[attr-defined]
-
-    on_fake.next("OffsetCommit", Fault(edit=one_is_gone))
-    query.finish()
-    assert not query.poll()
-    assert not query.driver.counters.failed_commits
-    assert_goes_on(on_fake, query)
-
-
 def test_a_revocation_waits_for_a_failed_commit(on_fake: Bench) -> None:
     first = on_fake.start_batch(5, 5, 5, 5)
     on_fake.next("OffsetCommit", Fault(error=14), times=4)
@@ -207,19 +167,6 @@ def test_a_revocation_waits_for_a_failed_commit(on_fake: Bench) -> None:
     eventually(lambda: not first.poll() and len(second.owns()) == 2, "half to move")
     assert on_fake.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
     assert not second.poll()
-
-
-def test_the_coordinator_rejects_a_commit_of_an_earlier_generation(on_fake: Bench, fake: FakeKafka) -> None:
-    query = on_fake.start_batch(5)
-    on_fake.next("JoinGroup", Fault(error=14), times=10_000)
-    on_fake.expire(query)
-    eventually(lambda: query.driver.counters.lost == 4, "the loss")
-    sent = len(fake.commits)
-    query.finish()
-    assert not query.poll()
-    assert len(fake.commits) == sent, "a lost partition is not even committed"
-    fake.clear_faults()
-    eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit, once it is assigned again")
 
 
 def test_commits_have_the_member_and_its_generation(on_fake: Bench, fake: FakeKafka) -> None:
@@ -235,19 +182,6 @@ def test_commits_have_the_member_and_its_generation(on_fake: Bench, fake: FakeKa
 
 
 # Start positions
-
-
-@pytest.mark.parametrize("api", ["OffsetFetch", "ListOffsets", "OffsetCommit"])
-@pytest.mark.parametrize("fault", [Fault(drop="before"), Fault(drop="after"), Fault(truncate=9), Fault(silent=True)])
-def test_a_failed_lookup_of_start_positions_is_retried(on_fake: Bench, api: str, fault: Fault) -> None:
-    on_fake.produce(5)
-    on_fake.next(api, fault)
-    query = on_fake.start()
-    eventually(lambda: query.owns() == {0, 1, 2, 3} or query.poll(), "start positions")
-    if query.running is None:
-        query.begin()
-    query.finish()
-    eventually(lambda: not query.poll() and on_fake.committed() == {0: 5, 1: 0, 2: 0, 3: 0}, "all to be committed")
 
 
 @pytest.mark.parametrize(("api", "error_code"), [("OffsetFetch", 15), ("OffsetCommit", 3)])
@@ -273,19 +207,6 @@ def test_a_revocation_waits_until_a_start_position_is_committed(on_fake: Bench, 
     assert on_fake.committed() == {0: 0, 1: 0, 2: 0, 3: 0}
 
 
-def test_a_query_waits_for_offsets_of_a_pending_transaction(on_fake: Bench) -> None:
-    def unstable(answer: Any) -> None:
-        for each in answer.groups[0].topics[0].partitions:
-            each.error_code = 88
-
-    on_fake.rewind({0: 2})
-    on_fake.next("OffsetFetch", Fault(edit=unstable), times=2)
-    on_fake.produce(5)
-    query = on_fake.start()
-    assert [(each.partition, each.start, each.end) for each in query.begin()] == [(0, 2, 5)]
-    assert not on_fake.has_faults("OffsetFetch")
-
-
 # The membership
 
 
@@ -300,25 +221,6 @@ def test_a_member_follows_its_coordinator_and_keeps_its_membership(on_fake: Benc
         broker.disconnect()
     assert_goes_on(on_fake, query)
     assert (query.me.generation, query.driver.counters.lost) == (generation, 0)
-
-
-@pytest.mark.parametrize("outage", ["of all brokers", "of all leaders"])
-def test_a_query_survives_an_outage(on_fake: Bench, monkeypatch: pytest.MonkeyPatch, outage: str) -> None:
-    query = on_fake.start()
-    stopped = on_fake.fake.brokers.values() if outage == "of all brokers" else ()
-    for broker in stopped:
-        broker.stop()
-    on_fake.next("ListOffsets", Fault(error=6), times=10_000)
-    with monkeypatch.context() as meanwhile:
-        # One poll looks at the ends, and at the topics whose leaders do not answer.
-        meanwhile.setattr("spark_group_source.query.end_offsets.LOOKUP_TIMEOUT", 0.2)
-        meanwhile.setattr("spark_group_source.query.topics.LOOKUP_TIMEOUT", 0.2)
-        for _ in range(3):
-            assert not query.poll()
-    on_fake.fake.clear_faults()
-    for broker in stopped:
-        broker.start()
-    assert_goes_on(on_fake, query)
 
 
 def test_a_pending_join_does_not_keep_the_query_from_ending(on_fake: Bench, fake: FakeKafka, protocol: str) -> None:
@@ -343,32 +245,6 @@ def test_a_member_joins_again_if_its_assignment_cannot_be_decoded(on_fake: Bench
     eventually(lambda: len(query.owns()) == 4, "a valid assignment")
 
 
-@pytest.mark.one_protocol("classic", reason="only JoinGroup has a long deadline")
-def test_a_new_member_whose_coordinator_disappears_during_its_join_joins_at_the_next_coordinator(
-    on_fake: Bench, fake: FakeKafka
-) -> None:
-    on_fake.next("JoinGroup", Fault(silent=True))
-    query = on_fake.join(kafka_max_poll_interval_ms="600000")
-    on_fake.await_fault("JoinGroup")
-    fake.coordinator = 2
-    eventually(lambda: len(query.owns()) == 4, "the assignment of the other coordinator")
-    assert {node for node, _ in on_fake.requests("SyncGroup")} == {2}
-
-
-def test_an_answer_after_the_loss_of_all_partitions_is_no_rebalance(on_fake: Bench, protocol: str) -> None:
-    query = on_fake.start(kafka_heartbeat_interval_ms="1000")
-    api, answered = "SyncGroup" if protocol == "classic" else "Heartbeat", threading.Event()
-    on_fake.next(api, Fault(hold=answered))
-    if protocol == "classic":
-        on_fake.next("Heartbeat", Fault(error=27))
-    eventually(lambda: not on_fake.has_faults(api), "the request")
-    before = query.driver.counters.rebalances
-    query.member.post(RequestFailed(ErrorAction.RESET_GENERATION, "the session ended"))
-    answered.set()
-    eventually(lambda: len(query.owns()) == 4, "the next assignment")
-    assert query.driver.counters.rebalances == before + 1
-
-
 @pytest.mark.real_time(reason="a response of which one byte has come")
 @pytest.mark.one_protocol("classic", reason="only JoinGroup has a long deadline")
 def test_a_response_that_stalls_after_its_first_byte_delays_the_join_by_a_request_timeout(on_fake: Bench) -> None:
@@ -377,21 +253,6 @@ def test_a_response_that_stalls_after_its_first_byte_delays_the_join_by_a_reques
     query = on_fake.join(kafka_request_timeout_ms="1000", kafka_max_poll_interval_ms="600000")
     eventually(lambda: len(query.owns()) == 4, "the assignment of another join")
     assert time.monotonic() - began < 10.0, "the whole response takes minutes"
-
-
-def test_a_hung_broker_does_not_block_commits_to_the_new_coordinator(
-    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A host that disappeared: it accepts bytes and never responds.
-    monkeypatch.setattr("spark_group_source.query.end_offsets.LOOKUP_TIMEOUT", 1.0)
-    query = on_fake.start_batch(5)
-    fake.brokers[1].hung = True
-    fake.coordinator = 2
-    for log in fake.logs["topic"].values():
-        log.leader = 2
-    query.finish()
-    eventually(lambda: not query.poll() and fake.commits[-1].offsets.get(("topic", 0)) == 5, "the commit")
-    fake.brokers[1].hung = False
 
 
 def test_a_hung_leader_does_not_block_the_partitions_of_other_leaders(
@@ -411,28 +272,6 @@ def test_a_hung_leader_does_not_block_the_partitions_of_other_leaders(
     assert {each.partition for each in query.begin()} == {1}
 
 
-def test_a_new_owner_reads_the_partitions_whose_leaders_respond(
-    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leader, fake.logs["topic"][3].leader = fake.logs["topic"][3].leader, None
-    on_fake.produce(5, 0, 0, 5)
-    query = on_fake.start()
-    with monkeypatch.context() as outage:
-        outage.setattr("spark_group_source.query.starts.RESOLVE_TIMEOUT", 0.5)
-        assert {each.partition for each in query.begin()} == {0}
-    fake.logs["topic"][3].leader = leader
-    query.finish()
-    assert {each.partition for each in query.begin()} == {3}
-
-
-def test_a_new_owner_of_a_partition_without_a_leader_waits_for_it(on_fake: Bench) -> None:
-    on_fake.next("ListOffsets", Fault(error=5), times=20)
-    on_fake.produce(5)
-    query = on_fake.start()
-    assert [(each.partition, each.start, each.end) for each in query.begin()] == [(0, 0, 5)]
-    assert not on_fake.has_faults("ListOffsets")
-
-
 def test_a_partition_that_stays_without_a_leader_does_not_block_other_partitions(
     on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -443,14 +282,6 @@ def test_a_partition_that_stays_without_a_leader_does_not_block_other_partitions
     query.driver._clients.cluster.invalidate_topics(["topic"])
     assert {each.partition for each in query.begin()} == {1}
     assert "no leader returns the end of topic-3" in caplog.text
-
-
-def test_the_backoff_of_heartbeats_resets_after_a_success(on_fake: Bench, fake: FakeKafka) -> None:
-    query = on_fake.start(kafka_retry_backoff_ms="5", kafka_retry_backoff_max_ms="15")
-    on_fake.next("Heartbeat", Fault(error=14), times=10_000)
-    eventually(lambda: query.member._protocol.heartbeats._backoff.failures > 5, "the longest pause")
-    fake.clear_faults()
-    eventually(lambda: query.member._protocol.heartbeats._backoff.failures == 0, "the first pause")
 
 
 def test_a_member_rejoins_after_its_session_ended(on_fake: Bench) -> None:
@@ -493,17 +324,6 @@ def test_a_lost_answer_leaves_time_for_another_heartbeat_in_a_short_session(on_f
     assert interval + time.monotonic() - lost_at < session
     eventually(lambda: query.me.session_ends > before, "its answer")
     assert query.driver.counters.lost == 0
-
-
-@pytest.mark.one_protocol("classic", reason="with KIP-848 the coordinator notices new partitions")
-def test_a_topic_lookup_without_a_response_does_not_end_the_session(on_fake: Bench) -> None:
-    patient = {"kafka_request_timeout_ms": "600000", "kafka_metadata_max_age_ms": "1"}
-    query = on_fake.start(None, kafka_session_timeout_ms="6000", **patient)
-    generation = query.me.generation
-    on_fake.next("Metadata", Fault(silent=True), times=1000)
-    on_fake.await_request("Metadata")
-    on_fake.await_request("Heartbeat", 2)
-    assert (query.me.generation, query.driver.counters.lost) == (generation, 0)
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["leader", "static leader that is back"])
@@ -719,18 +539,6 @@ def test_an_error_that_may_heal_ends_no_query_that_was_a_member(on_fake: Bench, 
     on_fake.await_fault("JoinGroup")
     eventually(lambda: len(query.owns()) == 4, "the next assignment")
     assert_goes_on(on_fake, query)
-
-
-def test_all_clients_of_a_query_follow_the_coordinator_that_one_of_them_finds(on_fake: Bench, fake: FakeKafka) -> None:
-    """A former coordinator that is cut off from the others may still answer lookups of offsets."""
-    query = on_fake.start().idle()
-    fake.former_coordinators.add(fake.coordinator)
-    fake.coordinator = 2
-    on_fake.next("Heartbeat", Fault(error=16))
-    eventually(lambda: any(node == 2 for node, _ in on_fake.requests("Heartbeat")), "a heartbeat to the next one")
-    before = on_fake.request_count("OffsetCommit")
-    assert_goes_on(on_fake, query)
-    assert {node for node, _ in on_fake.requests("OffsetCommit")[before:]} == {2}
 
 
 def test_an_error_code_outside_the_table_is_fatal(on_fake: Bench, fake: FakeKafka) -> None:

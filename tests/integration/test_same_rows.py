@@ -2,35 +2,45 @@
 
 The latter needs a JVM that has the JVM source: SPARK_KAFKA_JARS names a directory of its jars (spark-sql-kafka-0-10,
 its token provider, kafka-clients, commons-pool2). Spark cannot take jars into a running session, so both then read in
-a process of its own, one for all tests. Otherwise this source alone reads.
+a process of its own, which is this file. Otherwise this source alone reads. What other producers write is among the
+golden bytes of the unit tests.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from chispa import assert_df_equality
+from confluent_kafka import Producer
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
-from spark_group_source.offsets import TopicPartition
-from spark_group_source.records.batches import CODEC, HEADER, find_record_batches
+from spark_group_source import register
 from spark_group_source.testing.kafka import EmbeddedKafka
-from tests.integration.read_both import OURS, Case, Outcome, load, place, read_one, save
-from tests.integration.same_topics import ANY_TIME, CODECS, ISOLATIONS, Expected, Topics, by_kind
-from tests.integration.writers import PRODUCERS, Record, writers
 
 JARS = os.environ.get("SPARK_KAFKA_JARS", "")
 REPOSITORY = Path(__file__).resolve().parents[2]
-READ_BOTH = Path(__file__).parent / "read_both.py"
-# Of timed_topic(): ten records in partitions 0 and 1, three in partition 2, record n at the time 1000 * n.
+TIMEOUT_S = 180
+OURS, THEIRS = "kafka-group", "kafka"
+AT_ONCE = 4
+"""Cases that are read at the same time: most of each is waiting."""
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+"""Partition N is written with codec N."""
+ISOLATIONS = ("read_committed", "read_uncommitted")
+ANY_TIME = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
+# Of the topic of batch queries: ten records in partitions 0 and 1, three in partition 2, record n at the time 1000 * n.
 BOUNDED: dict[str, tuple[dict[str, str], int]] = {
     "default": ({}, 23),
     "offsets": ({"startingOffsets": '{"T":{"0":3,"1":-2,"2":3}}', "endingOffsets": '{"T":{"0":7,"1":-1,"2":3}}'}, 14),
@@ -81,76 +91,214 @@ REFUSED: dict[str, dict[str, str]] = {
 }
 
 
-def timed_topic(kafka: EmbeddedKafka) -> str:
-    """A topic for the cases of batch queries."""
-    topic = kafka.create_topic(f"timed-{uuid.uuid4().hex[:8]}", partitions=3, config=ANY_TIME)
-    with kafka.producer() as producer:
-        for partition, count in enumerate((10, 10, 3)):
-            for number in range(count):
-                producer.send(topic, value=b"%d" % number, timestamp_ms=1000 * number, partition=partition)
-        producer.flush()
-    return topic
+class Record(NamedTuple):
+    """A record; its timestamp is in milliseconds, or ``None`` if the broker sets it."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: int | None = 1_700_000_000_123
 
 
-def cases_of(kafka: EmbeddedKafka, topics: Topics) -> list[Case]:
-    """All reads: streams and batch queries of all kinds of records, and batch queries between all kinds of ends."""
+KINDS = [
+    Record(b"key", b"value"),
+    Record(None, b"no key"),
+    Record(b"", b""),
+    *[Record(b"k%d" % number, b"v" * number, timestamp=1_700_000_000_000 + number) for number in range(70)],
+    Record(b"large", b"0123456789" * 9000),
+    Record(b"twice", b"v", (("twice", b"a"), ("twice", b"b"), ("twice", None))),
+    Record(b"empty", b"v", (("", b""), ("null", None))),
+    Record(None, b"bytes", (("\N{LATIN SMALL LETTER U WITH DIAERESIS}mlaut", bytes(range(256))),)),
+    Record(b"many", b"v", tuple((f"h{number}", b"%d" % number) for number in range(40))),
+    Record(b"gone", None),
+    Record(b"", None),
+    Record(b"headers", None, (("why", b"deleted"),)),
+]
+TEXTS = (None, b"", b"plain", bytes(range(256)), b"x" * 9000)
+TIMES = (0, 1_700_000_000_123, 253_402_300_799_999)
+OF_ALL_TIMES = [Record(key, value, timestamp=at) for at in TIMES for key in TEXTS for value in TEXTS if key or value]
+
+Expected = dict[tuple[str, int], list[Record]]
+"""Records by topic and partition, in the order of their offsets."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One read: a batch query, or a stream up to the records that exist at its start.
+
+    ``ours`` and ``theirs`` are options for this source alone, and for the JVM source.
+    """
+
+    name: str
+    options: dict[str, str]
+    streaming: bool = False
+    ours: dict[str, str] = field(default_factory=dict)
+    theirs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a case: the number of rows, their difference, and the errors of the sources."""
+
+    count: int = 0
+    difference: str = ""
+    our_error: str = ""
+    their_error: str = ""
+
+
+def main(work: Path, jars: str) -> None:
+    """Writes the outcome of each case."""
+    builder = SparkSession.builder.master("local[2]").config("spark.jars", jars).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.sql.shuffle.partitions", "1")
+    spark = builder.getOrCreate()
+    register(spark)
+    cases = [Case(**each) for each in json.loads((work / "cases.json").read_text())]
+    found = outcomes(spark, cases, work, theirs=True)
+    spark.stop()
+    (work / "outcomes.json").write_text(json.dumps({name: asdict(each) for name, each in found.items()}))
+
+
+def outcomes(spark: SparkSession, cases: list[Case], work: Path, *, theirs: bool) -> dict[str, Outcome]:
+    """Reads all cases, also with the JVM source if it is there."""
+
+    def outcome(case: Case) -> Outcome:
+        mine, our_error = read(spark, OURS, case, work)
+        other, their_error = read(spark, THEIRS, case, work) if theirs else (None, "")
+        if mine is None:
+            return Outcome(our_error=our_error, their_error=their_error)
+        if theirs:
+            try:
+                assert other is not None, their_error
+                assert_df_equality(mine, other, ignore_row_order=True)
+            except Exception as error:  # chispa has an exception class for each kind of difference
+                return Outcome(mine.count(), str(error))
+        return Outcome(mine.count())
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return dict(zip([case.name for case in cases], threads.map(outcome, cases), strict=True))
+
+
+def read(spark: SparkSession, source: str, case: Case, work: Path) -> tuple[DataFrame | None, str]:
+    """Returns the rows of one source, read once, or its error."""
+    options = case.options | (case.ours if source == OURS else case.theirs)
+    try:
+        frame = (spark.readStream if case.streaming else spark.read).format(source).options(**options).load()
+        if case.streaming:
+            path = str(work / f"{case.name}-{source}")
+            writer = frame.writeStream.format("parquet").option("path", path)
+            query = writer.option("checkpointLocation", f"{path}.checkpoint").trigger(availableNow=True).start()
+            if not query.awaitTermination(TIMEOUT_S):
+                raise TimeoutError(f"the stream to {path} did not end within {TIMEOUT_S} s")
+            frame = spark.read.schema(frame.schema).parquet(path)
+        frame = frame.cache()
+        frame.count()
+    except (PySparkException, Py4JJavaError) as error:
+        return None, str(error)
+    return frame, ""
+
+
+@contextlib.contextmanager
+def written(kafka: EmbeddedKafka, prefix: str) -> Iterator[dict[str, Expected]]:
+    """Topics with all kinds of records, and what is in them by isolation level. The last transactions stay open."""
+    found: dict[str, Expected] = {each: {} for each in ISOLATIONS}
+    opened = []
+
+    def producer(codec: str, **more: Any) -> Producer:
+        # Long enough that records before a flush form one batch.
+        opened.append(Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": codec, **more}))
+        return opened[-1]
+
+    def send(to: Producer, topic: str, partition: int, records: list[Record]) -> list[Record]:
+        for each in records:
+            given: dict[str, Any] = {"headers": list(each.headers), "timestamp": each.timestamp}
+            to.produce(topic, each.value, each.key, partition, **given)
+        assert to.flush(TIMEOUT_S) == 0, "not all was written in time"
+        return records
+
+    for kind in ("CreateTime", "LogAppendTime"):
+        topic = kafka.create_topic(f"{prefix}-{kind}", config=ANY_TIME | {"message.timestamp.type": kind})
+        records = send(producer("none"), topic, 0, OF_ALL_TIMES)
+        if kind == "LogAppendTime":
+            records = [each._replace(timestamp=None) for each in records]
+        for expected in found.values():
+            expected[topic, 0] = records
+    topic = kafka.create_topic(f"{prefix}-codecs", len(CODECS), ANY_TIME)
+    for partition, codec in enumerate(CODECS):
+        outside = producer(codec, **{"linger.ms": 200})
+        every = [*send(outside, topic, partition, KINDS)]
+        committed = [*every]
+        # The longest time that brokers allow.
+        inside = producer(
+            codec, **{"linger.ms": 200, "transactional.id": f"{topic}-{codec}", "transaction.timeout.ms": 900_000}
+        )
+        inside.init_transactions(TIMEOUT_S)
+        for end in ("commit", "abort", "abort", "commit", "leave open"):
+            inside.begin_transaction()
+            some = send(inside, topic, partition, [Record(b"in it", end.encode() * 20, (("h", None),))] * 3)
+            every += some
+            if end == "commit":
+                inside.commit_transaction(TIMEOUT_S)
+                committed += some
+            elif end == "abort":
+                inside.abort_transaction(TIMEOUT_S)
+        every += send(outside, topic, partition, [Record(None, b"behind the open transaction")])
+        found["read_committed"][topic, partition], found["read_uncommitted"][topic, partition] = committed, every
+    yield found
+    for each in opened:
+        each.purge()
+
+
+def cases_of(kafka: EmbeddedKafka, prefix: str) -> list[Case]:
+    """Streams of all records by isolation level, a batch query of the same, and batch queries of all kinds of ends."""
     servers = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
     cases = []
     for isolation in ISOLATIONS:
         level = servers | {"includeHeaders": "true", "kafka.isolation.level": isolation}
-        every = level | {"startingOffsets": "earliest", "subscribePattern": f"{topics.prefix}-.*"}
-        some = level | {"subscribePattern": f"{topics.prefix}-(none|zstd)"}
-        group = {"kafka.group.id": f"{topics.prefix}-{isolation}"}
-        cases.append(Case(isolation, every, streaming=True, ours=group))
-        cases.append(Case(f"batch-{isolation}", some))
-    timed = timed_topic(kafka)
+        given = level | {"subscribePattern": f"{prefix}-(codecs|.*Time)", "startingOffsets": "earliest"}
+        cases.append(Case(isolation, given, streaming=True, ours={"kafka.group.id": f"{prefix}-{isolation}"}))
+        cases.append(Case(f"batch-{isolation}", level | {"subscribePattern": f"{prefix}-cod.*"}))
+    topic = kafka.create_topic(f"{prefix}-bounded", partitions=3, config=ANY_TIME)
+    for partition, count in enumerate((10, 10, 3)):
+        rows = [{"value": b"%d" % number, "timestamp": 1000 * number} for number in range(count)]
+        kafka.produce(topic, rows, partition=partition)
     for name, options in (*((name, given) for name, (given, _) in BOUNDED.items()), *REFUSED.items()):
-        given = {key: value.replace('"T"', json.dumps(timed)) for key, value in options.items()}
+        given = {key: value.replace('"T"', json.dumps(topic)) for key, value in options.items()}
         # The JVM source would try again to read what cannot be read, for some seconds.
-        cases.append(Case(name, servers | {"subscribe": timed} | given, theirs={"fetchOffset.numRetries": "1"}))
+        cases.append(Case(name, servers | {"subscribe": topic} | given, theirs={"fetchOffset.numRetries": "1"}))
     return cases
 
 
-@pytest.fixture(scope="module")
-def topics(kafka: EmbeddedKafka) -> Iterator[Topics]:
-    """The topics, with transactions that stay open as long as they are read."""
-    with writers(kafka) as opened:
-        written = Topics(kafka, opened, f"same-{uuid.uuid4().hex[:8]}")
-        for kind in ("CreateTime", "LogAppendTime"):
-            written.write_timestamps(kind)
-        for codec in CODECS:
-            written.write(codec)
-        yield written
-
-
 class Reads(NamedTuple):
-    """What became of the reads by case, and the records of the streams by isolation level."""
+    """What became of the reads by case; and by isolation level, the records of the streams and the expected ones."""
 
     outcomes: dict[str, Outcome]
     records: dict[str, Expected]
+    expected: dict[str, Expected]
 
 
 @pytest.fixture(scope="module")
 def reads(
-    kafka: EmbeddedKafka, topics: Topics, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Reads:
+    kafka: EmbeddedKafka, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Reads]:
     """All reads."""
     work = tmp_path_factory.mktemp("reads")
-    cases = cases_of(kafka, topics)
-    if JARS:
-        save(cases, work / "cases.json")
-        jars = ",".join(str(each) for each in sorted(Path(JARS).glob("*.jar")))
-        subprocess.run(
-            [sys.executable, str(READ_BOTH), str(work / "cases.json"), str(work / "outcomes.json"), jars],
-            check=True,
-            timeout=600,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable},
-        )
-        outcomes = load(work / "outcomes.json")
-    else:
-        spark = request.getfixturevalue("spark")
-        outcomes = {case.name: read_one(spark, case, work) for case in cases}
-    return Reads(outcomes, {case.name: records_in(place(work, case, OURS)) for case in cases if case.streaming})
+    prefix = f"same-{work.name}"
+    with written(kafka, prefix) as expected:
+        cases = cases_of(kafka, prefix)
+        if JARS:
+            (work / "cases.json").write_text(json.dumps([asdict(case) for case in cases]))
+            jars = ",".join(str(each) for each in sorted(Path(JARS).glob("*.jar")))
+            subprocess.run(
+                [sys.executable, __file__, str(work), jars],
+                check=True,
+                timeout=600,
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable},
+            )
+            given = json.loads((work / "outcomes.json").read_text())
+            found = {name: Outcome(**each) for name, each in given.items()}
+        else:
+            found = outcomes(request.getfixturevalue("spark"), cases, work, theirs=False)
+        yield Reads(found, {each: records_in(work / f"{each}-{OURS}") for each in ISOLATIONS}, expected)
 
 
 def records_in(path: Path) -> Expected:
@@ -166,33 +314,15 @@ def records_in(path: Path) -> Expected:
     return found
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("producer", PRODUCERS)
-def test_all_produced_records_are_read(
-    topics: Topics, reads: Reads, kafka: EmbeddedKafka, producer: str, codec: str
-) -> None:
-    where = (topics.name(codec), PRODUCERS.index(producer))
-    for isolation in ISOLATIONS:
-        assert by_kind(reads.records[isolation][where]) == by_kind(topics.expected[isolation][where]), isolation
-    used = set()  # otherwise this would not show what it is there for
-    for segment in kafka.directory.rglob(f"{where[0]}-{where[1]}/*.log"):
-        raw = segment.read_bytes()
-        begins = find_record_batches(TopicPartition("t", 0), memoryview(raw)).boundaries[:-1]
-        used |= {np.frombuffer(raw, HEADER, 1, begin)["attributes"][0] & CODEC for begin in begins}
-    assert CODECS.index(codec) in used
-
-
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_a_stream_has_all_records_and_the_rows_and_schema_of_the_jvm_source(
-    topics: Topics, reads: Reads, isolation: str
-) -> None:
-    assert reads.records[isolation] == topics.expected[isolation]
-    counts = {where[0]: 0 for where in topics.expected[isolation]}
-    for (topic, _), records in topics.expected[isolation].items():
-        counts[topic] += len(records)
-    assert reads.outcomes[isolation] == Outcome(sum(counts.values()))
-    # And a batch query of a pattern has those of these topics.
-    assert reads.outcomes[f"batch-{isolation}"] == Outcome(counts[topics.name("none")] + counts[topics.name("zstd")])
+def test_a_stream_has_all_records_and_the_rows_and_schema_of_the_jvm_source(reads: Reads, isolation: str) -> None:
+    expected = reads.expected[isolation]
+    for where, records in expected.items():
+        assert reads.records[isolation].get(where) == records, where
+    counts = [len(records) for (topic, _), records in expected.items()]
+    assert reads.outcomes[isolation] == Outcome(sum(counts))
+    # And a batch query of a pattern has those of this topic.
+    assert reads.outcomes[f"batch-{isolation}"] == Outcome(sum(counts[2:]))
 
 
 def test_a_batch_read_has_the_rows_of_the_jvm_source_for_the_same_range(reads: Reads) -> None:
@@ -204,3 +334,7 @@ def test_a_read_that_the_jvm_source_rejects_fails_and_the_error_names_the_option
     found = reads.outcomes[case]
     assert found.their_error or not JARS
     assert any(f"'{name}'" in found.our_error for name in REFUSED[case]), found.our_error
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
