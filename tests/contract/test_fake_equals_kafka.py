@@ -149,25 +149,3 @@ def test_a_member_that_does_not_give_up_its_partitions_is_lost_at_its_rebalance_
         run.member_heartbeat(member, 0)
     run.member_heartbeat(owner, owner.generation)
     removed(run, "rebalance timeout", other)
-
-
-def test_the_next_coordinator_knows_the_last_generation_that_has_synced() -> None:
-    with EmbeddedKafka() as kafka, beside(kafka.bootstrap_servers) as both, both.start(0, orderly=True) as run:
-        first, second = run.client("first"), run.client("second")
-        first.protocols = second.protocols = ("range", "sticky")
-        run.bring_together(first, second)
-        generation = first.generation
-        for client in (first, second):
-            changed(run, client)
-        next_generation(run, second)
-        kafka.restart()
-        run.fake.move_coordinator(1)
-        run.connect()
-        run.await_coordinator()
-        for client, known in ((first, generation), (second, generation + 1)):
-            client.generation = known
-            run.heartbeat(client)
-        assert [client.needs for client in (first, second)] == ["sync", "join"]
-        run.join(second)  # of whose assignors the coordinator knows only one now
-        run.settle()
-        run.bring_together(first, second)

@@ -126,14 +126,6 @@ class FakeKafka(RequestHandlers):
             log = self.logs[topic][partition]
             log.stable = log.end if log.stable is None else log.stable
 
-    def end_transaction(self, topic: str, partition: int) -> None:
-        """Commits the transaction with a control batch, which takes one offset."""
-        builder = ControlBatchBuilder(2, 0, True, 0, 0, -1, 2**30)
-        builder.append(0, 1_700_000_000_000, bytes((0, 0, 0, 1)), bytes(6), [])
-        with self._changed:
-            self.logs[topic][partition].stable = None
-            self.append(topic, partition, bytes(builder.build()), 1)
-
     def truncate(self, topic: str, partition: int, start: int) -> None:
         """Deletes records before ``start``, like retention."""
         with self._changed:
@@ -201,24 +193,3 @@ class FakeKafka(RequestHandlers):
                 return NON_EMPTY_GROUP
             del self._groups[group]
             return 0 if found.kind else UNKNOWN_GROUP
-
-    def delete_offsets(self, group: str, partitions: Iterable[Partition]) -> int:
-        """Deletes committed offsets, of a group without members; returns the error code, or 0.
-
-        A broker refuses only the topics to which members subscribe; the fake takes them to subscribe to all.
-        """
-        with self._changed:
-            found = self._current(group)
-            if not found.kind or not found.empty:
-                return GROUP_SUBSCRIBED if found.kind else UNKNOWN_GROUP
-            for tp in partitions:
-                found.offsets.pop(tp, None)
-                found.epochs.pop(tp, None)
-            return 0
-
-
-class ControlBatchBuilder(DefaultRecordBatchBuilder):  # type: ignore[misc]
-    """Builds the batches with which transactions end."""
-
-    def _get_attributes(self, include_compression_type: bool = True) -> int:
-        return int(self.TRANSACTIONAL_MASK | self.CONTROL_MASK)

@@ -76,39 +76,36 @@ class Job:
         self._script = script
         self._own = [*source, *own]
 
-    def command(self, *more: str, checkpoint: str = "checkpoint") -> list[str]:
+    def command(self, *more: str) -> list[str]:
         """Returns the script and all of its arguments."""
-        return [str(JOBS / self._script), *self._arguments(*more, checkpoint=checkpoint)]
+        return [str(JOBS / self._script), *self._arguments(*more)]
 
-    def _arguments(self, *more: str, checkpoint: str) -> list[str]:
-        return [*self._own, "--checkpoint", str(self._work / checkpoint), *more]
+    def _arguments(self, *more: str) -> list[str]:
+        return [*self._own, "--checkpoint", str(self._work / "checkpoint"), *more]
 
-    def run(self, *more: str, checkpoint: str = "checkpoint", spark: tuple[str, ...] = ("--master", "local[2]")) -> str:
+    def run(self) -> str:
         """Runs the job over the records that the topic contains now; returns its output."""
-        command = [spark_submit(), *spark, *self._spark]
-        command += self.command(*AVAILABLE_NOW, *more, checkpoint=checkpoint)
-        done = subprocess.run(
-            command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        return done.stdout
+        return self._submit(*self.command(*AVAILABLE_NOW))
 
-    def run_and_read(self, table: str, *more: str, checkpoint: str = "checkpoint") -> list[tuple[int, int]]:
+    def run_and_read(self, table: str) -> list[tuple[int, int]]:
         """Runs the job over the records that the topic contains now, and reads its table in the same JVM.
 
         Returns:
             Partition and offset of each row, sorted. ``table`` is the table's name in SQL.
         """
         result = self._work / "places.json"
-        command = [spark_submit(), "--master", "local[2]", *self._spark, str(READ), str(result), table]
-        command += self.command(*AVAILABLE_NOW, *more, checkpoint=checkpoint)
+        self._submit(str(READ), str(result), table, *self.command(*AVAILABLE_NOW))
+        return [(partition, offset) for partition, offset in json.loads(result.read_text())]
+
+    def _submit(self, *arguments: str) -> str:
+        command = [spark_submit(), "--master", "local[2]", *self._spark, *arguments]
         done = subprocess.run(
             command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        return [(partition, offset) for partition, offset in json.loads(result.read_text())]
+        return done.stdout
 
-    def run_here(self, *more: str, checkpoint: str = "checkpoint") -> str:
+    def run_here(self, *more: str) -> str:
         """Runs the job in the tests' own Spark, which is faster than a new process.
 
         The job's tasks must not use functions of the script, because executors do not find its module.
@@ -117,7 +114,7 @@ class Job:
         said, own = io.StringIO(), {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
         try:
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-                code = main(self._arguments(*AVAILABLE_NOW, *more, checkpoint=checkpoint))
+                code = main(self._arguments(*AVAILABLE_NOW, *more))
         finally:
             for number, handler in own.items():
                 signal.signal(number, handler)
@@ -149,21 +146,6 @@ class Job:
 
         with self.started(*more) as running:
             return suspend_after_write(running, written, committed, self._work / "log")
-
-    def kill_when(self, condition: Callable[[], bool], *more: str) -> None:
-        """Kills the job (SIGKILL) when the condition holds; it still holds after the end."""
-        deadline = time.monotonic() + TIMEOUT_S
-        with self.started(*more) as running:
-            while True:
-                assert running.poll() is None, (self._work / "log").read_text()
-                assert time.monotonic() < deadline, (self._work / "log").read_text()
-                if condition():
-                    # A suspended job changes nothing, so a restart will find the same state.
-                    os.kill(running.pid, signal.SIGSTOP)
-                    if condition():
-                        return
-                    os.kill(running.pid, signal.SIGCONT)
-                time.sleep(CHECK_INTERVAL_S)
 
 
 def suspend_after_write(

@@ -69,7 +69,6 @@ class QueryProcess:
         options: options of the source.
         checkpoint: checkpoint of the query; by default a new one.
         beside: another group, for which a second query of the same driver reads the same topic.
-        processing_time: interval of the trigger. The query then writes Parquet to ``sink``, beside its checkpoint.
     """
 
     def __init__(
@@ -79,7 +78,6 @@ class QueryProcess:
         checkpoint: Path | None = None,
         available_now: bool = False,
         beside: str = "",
-        processing_time: str = "",
     ) -> None:
         self.work = work
         (work / "rows").mkdir(parents=True)
@@ -88,7 +86,6 @@ class QueryProcess:
             "checkpoint": str(checkpoint or work / "checkpoint"),
             "available_now": available_now,
             "beside": beside,
-            "processing_time": processing_time,
         }
         (work / "settings.json").write_text(json.dumps(settings))
         self._process: subprocess.Popen[bytes] | None = None
@@ -185,10 +182,6 @@ class QueryProcess:
         """Keeps this batch and later batches from ending, until :meth:`release`."""
         (self.work / "hold").write_text(str(batch))
         return self
-
-    def await_held(self, batch: int) -> None:
-        """Waits until the query has read this batch, which :meth:`hold` keeps from ending."""
-        self.until(lambda: batch in self.batches(), what=f"batch {batch}")
 
     def release(self) -> None:
         """Lets batches end."""

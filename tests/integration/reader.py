@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from tests.integration.query_process import POLL_S, Place
+from tests.integration.query_process import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -13,37 +13,23 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """A query whose batches a test can keep from ending; ``processing_time`` is the interval of its trigger."""
+    """A query whose batches a test can keep from ending."""
 
-    def __init__(
-        self, spark: SparkSession, options: dict[str, str], held: bool = False, processing_time: str = "0 seconds"
-    ) -> None:
+    def __init__(self, spark: SparkSession, options: dict[str, str], held: bool = False) -> None:
         self.places: list[Place] = []
         self.read_by_held: list[Place] = []
         self.may_end = threading.Event()
-        self._one_more = threading.Semaphore(0)
         if not held:
             self.may_end.set()
         frame = spark.readStream.format("kafka-group").options(**options).load()
-        self.query: StreamingQuery = (
-            frame.writeStream.foreachBatch(self._batch).trigger(processingTime=processing_time).start()
-        )
+        self.query: StreamingQuery = frame.writeStream.foreachBatch(self._batch).start()
 
     def _batch(self, rows: DataFrame, number: int) -> None:
         places = [(row.partition, row.offset) for row in rows.select("partition", "offset").collect()]
         if not self.may_end.is_set():
             self.read_by_held = places
-            while not (self.may_end.wait(POLL_S) or self._one_more.acquire(blocking=False)):
-                pass
+            self.may_end.wait()
         self.places += places
-
-    def hold(self) -> None:
-        """Keeps batches from ending."""
-        self.may_end.clear()
-
-    def end_one(self) -> None:
-        """Lets the held batch end, or the next batch."""
-        self._one_more.release()
 
     def stop(self) -> None:
         self.may_end.set()

@@ -60,10 +60,6 @@ def main(place: str) -> None:
         spark.readStream.format("kafka-group").options(**other).load().writeStream.format("noop").start()
     source = spark.readStream.format("kafka-group").options(**settings["options"]).load()
     stream = source.writeStream.foreachBatch(write).option("checkpointLocation", settings["checkpoint"])
-    if settings["processing_time"]:
-        stream = source.writeStream.format("parquet").option("path", str(Path(settings["checkpoint"]).parent / "sink"))
-        stream = stream.option("checkpointLocation", settings["checkpoint"])
-        stream = stream.trigger(processingTime=settings["processing_time"])
     if settings["available_now"]:
         stream = stream.trigger(availableNow=True)
     query = stream.start()

@@ -28,7 +28,7 @@ def own() -> Iterator[EmbeddedKafka]:
 
 
 def member(kafka: EmbeddedKafka, topic: str, group: str, protocol: str = "classic") -> confluent_kafka.Consumer:
-    """A consumer in the group (librdkafka: kafka-python's may forget to join again, see test_mixed_group)."""
+    """A consumer in the group (librdkafka: kafka-python's may forget to join again)."""
     import confluent_kafka
 
     consumer = confluent_kafka.Consumer(

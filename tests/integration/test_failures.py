@@ -117,29 +117,6 @@ def test_offsets_that_an_operator_resets_between_runs_are_honoured_forward_and_b
     assert run(name, checkpoint) == offsets(45, 60)
 
 
-@pytest.mark.core
-def test_a_last_batch_that_an_operator_repeats_is_read_once_more_even_if_the_query_dies_in_it(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, plain: Plain
-) -> None:
-    name = topic(partitions=2)
-    everything = fill(kafka, name, 30)
-    first = plain(name, "kept")
-    first.until(lambda: caught_up(kafka, name, group))
-    first.end()
-    eventually(lambda: kafka.group_state(group) == "Empty")
-    kafka.consumer_groups("--reset-offsets", "--group", group, "--topic", name, "--to-earliest", "--execute")
-    plain(name, "kept", "read 1").reaches("read 1").kill()
-    again = plain(name, "kept")
-    again.until(lambda: caught_up(kafka, name, group))
-    added = fill(kafka, name, 10)
-    again.until(lambda: set(again.places()) >= added, what="the added records")
-    again.end()
-    for attempt in (first.attempts(0)[0], *again.attempts(1)):
-        assert sorted(attempt) == sorted(everything)
-    assert len(again.attempts(1)) == 2
-    assert sorted(again.places(*again.batches()[2:])) == sorted(added)
-
-
 @pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=needs_kip_848)])
 def test_a_reader_suspended_beyond_its_session_overwrites_no_commit_and_rejoins(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, plain: Plain, protocol: str

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.query_process import SESSION_MS, eventually
 from tests.integration.reader import Reader
-from tests.integration.standing import caught_up, fill, partitions_per_member, places_in
+from tests.integration.standing import caught_up, fill, partitions_per_member
 
 Start = Callable[..., Reader]
 
@@ -47,39 +47,3 @@ def test_a_batch_in_flight_is_committed_before_its_partitions_are_revoked(
     second.stop()
     assert sorted(first.places + second.places) == sorted(everything), "every record is there, once"
     assert second.places
-
-
-def test_kept_partitions_are_read_while_another_member_finishes_its_batch(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, start: Start
-) -> None:
-    name = topic(partitions=6)
-    fill(kafka, name, 10)
-    held = start(name, held=True)
-    eventually(lambda: len(held.read_by_held) == 60)
-    other = start(name)
-    eventually(lambda: len(kafka.members(group)) == 2)
-    held.may_end.set()
-    eventually(lambda: partitions_per_member(kafka, group) == [3, 3])
-    # A first batch may read what came first only; the one after it reads all that came meanwhile.
-    held.read_by_held = []
-    held.hold()
-    fill(kafka, name, 10)
-    eventually(lambda: held.read_by_held)
-    fill(kafka, name, 10)
-    held.end_one()
-    eventually(lambda: len({partition for partition, _ in held.read_by_held}) == 3)
-    eventually(lambda: len(other.places) == 60)
-    third = start(name)
-    eventually(lambda: len(kafka.members(group)) == 3)
-    # Nothing moves before the held batch ends, and the other member reads on what it keeps.
-    fill(kafka, name, 10)
-    everything = places_in(kafka, name)
-    eventually(lambda: len(set(other.places)) >= 80, what="reading on")
-    assert third.places == []
-    held.may_end.set()
-    took = eventually(lambda: partitions_per_member(kafka, group) == [2, 2, 2], deadline=2 * MOVE_S, what="the move")
-    print(f"partitions moved {took:.2f} s after the batch")
-    eventually(lambda: caught_up(kafka, name, group))
-    for each in (held, other, third):
-        each.stop()
-    assert sorted(held.places + other.places + third.places) == sorted(everything), "every record is there, once"

@@ -127,35 +127,6 @@ def test_a_probe_and_a_progress_bar_follow_an_available_now_run_to_its_end(
     assert {(each.query, each.group) for each in reports} == {(group, group)}
 
 
-def test_progress_shows_the_lag_after_each_batch(
-    spark: SparkSession,
-    kafka: EmbeddedKafka,
-    topic: str,
-    group: str,
-    tmp_path: Path,
-    listening: Callable[[LagListener], None],
-) -> None:
-    reports: list[LagReport] = []
-    listening(LagListener(reports.append, query_name=group))
-    options = source_options(kafka, topic, group, maxOffsetsPerTrigger="8")
-    frame = spark.readStream.format("kafka-group").options(**options).load()
-    rate = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
-    both = rate.union(frame.selectExpr("cast(value as string) as value"))
-    writer = both.writeStream.format("noop").queryName(group).option("checkpointLocation", str(tmp_path))
-    query = writer.start()
-    try:
-        eventually(lambda: reports and reports[-1].partitions and reports[-1].total == 0)
-    finally:
-        query.stop()
-    first = [next(each for each in reports if each.partitions and each.total == total) for total in (12, 4, 0)]
-    assert [{(*each.tp,): each.lag for each in report.partitions} for report in first] == [
-        {(topic, 0): 6, (topic, 1): 6},
-        {(topic, 0): 2, (topic, 1): 2},
-        {(topic, 0): 0, (topic, 1): 0},
-    ]
-    assert {each.source for each in reports} == {1}
-
-
 @pytest.mark.skipif(not hasattr(DataSourceStreamReader, "reportLatestOffset"), reason="PySpark 4.1 has no counters")
 def test_a_second_member_moves_the_counters_of_the_first_in_its_report_and_in_prometheus(
     kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path, start: Start, listening: Callable[[LagListener], None]

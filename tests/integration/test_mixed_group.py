@@ -1,8 +1,7 @@
-"""A query beside members of other clients in one group: kafka-python, librdkafka and Java."""
+"""A query beside members of other clients in one group: librdkafka and Java."""
 
 from __future__ import annotations
 
-import math
 import re
 import subprocess
 import threading
@@ -20,7 +19,6 @@ from tests.integration.query_process import Place, eventually, source_options
 from tests.integration.standing import fill, partitions_per_member
 
 if TYPE_CHECKING:
-    from kafka import KafkaConsumer
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = 8
@@ -50,59 +48,19 @@ class Consumer(ABC):
         """Consumes until it is to end."""
 
 
-class KafkaPython(Consumer):
-    """Its consumer forgets a rejoin that a ``poll()`` leaves between JoinGroup and SyncGroup: silent for good."""
-
-    def __init__(self, kafka: EmbeddedKafka, topic: str, group: str) -> None:
-        super().__init__()
-        self._where = (kafka.bootstrap_servers, topic, group)
-
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            consumer = self._consumer()
-            while not self._ended.is_set() and not self._forgotten(consumer):
-                for records in consumer.poll(1000).values():
-                    self.places += [(each.partition, each.offset) for each in records]
-            consumer.close()
-
-    def _consumer(self) -> KafkaConsumer:
-        from kafka import KafkaConsumer
-        from kafka.coordinator.assignors.range import RangePartitionAssignor
-
-        bootstrap_servers, topic, group = self._where
-        return KafkaConsumer(
-            topic,
-            bootstrap_servers=bootstrap_servers,
-            group_id=group,
-            auto_offset_reset="earliest",
-            partition_assignment_strategy=[RangePartitionAssignor],
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=200,
-        )
-
-    def _forgotten(self, consumer: KafkaConsumer) -> bool:
-        silent_s: float = consumer.metrics()["consumer-coordinator-metrics"]["last-heartbeat-seconds-ago"]
-        # Infinite before the first heartbeat.
-        return SESSION_MS / 1000 < silent_s < math.inf
-
-
 class Librdkafka(Consumer):
-    def __init__(
-        self, kafka: EmbeddedKafka, topic: str, group: str, protocol: str = "classic", **more: str | None
-    ) -> None:
+    def __init__(self, kafka: EmbeddedKafka, topic: str, group: str) -> None:
         super().__init__()
         import confluent_kafka
 
         config = {
             "bootstrap.servers": kafka.bootstrap_servers,
             "group.id": group,
-            "group.protocol": protocol,
             "auto.offset.reset": "earliest",
-            **more,
+            "partition.assignment.strategy": "range",
+            "session.timeout.ms": f"{SESSION_MS}",
+            "heartbeat.interval.ms": "200",
         }
-        if protocol == "classic":
-            config = {"partition.assignment.strategy": "range", **config}
-            config |= {"session.timeout.ms": f"{SESSION_MS}", "heartbeat.interval.ms": "200"}
         self._consumer = confluent_kafka.Consumer(config)
         self._consumer.subscribe([topic])
 
@@ -158,10 +116,10 @@ class Java(Consumer):
 
 @pytest.fixture
 def others(kafka: EmbeddedKafka, topic: Callable[..., str], group: str) -> Iterator[tuple[str, list[Consumer]]]:
-    """A topic, and one running consumer of each other client in the test's group."""
+    """A topic, and running consumers of other clients in the test's group."""
     name = topic(partitions=PARTITIONS)
     with ExitStack() as running:
-        yield name, [running.enter_context(kind(kafka, name, group)) for kind in (KafkaPython, Librdkafka, Java)]
+        yield name, [running.enter_context(kind(kafka, name, group)) for kind in (Librdkafka, Librdkafka, Java)]
 
 
 @pytest.mark.slow

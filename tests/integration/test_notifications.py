@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlparse
 
-import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_group_source.spark import notifications
 from spark_group_source.testing import EmbeddedKafka
@@ -179,92 +174,6 @@ def test_queries_of_several_groups_and_a_query_of_two_sources_each_commit_their_
     eventually(lambda: len(sinks[0].values) + len(sinks[1].values) == 48)
     assert len(sinks[2].values) == 48
     assert len(sinks[3].values) == 96
-
-
-class Hanging(StreamingQueryListener):
-    """A user's listener that holds up all events, Spark's queue of which is one for all listeners."""
-
-    def __init__(self) -> None:
-        self.release = threading.Event()
-
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
-        pass
-
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        self.release.wait(60)
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        pass
-
-
-@pytest.fixture
-def hanging(spark: SparkSession) -> Iterator[Hanging]:
-    listener = Hanging()
-    spark.streams.addListener(listener)
-    yield listener
-    listener.release.set()
-    spark.streams.removeListener(listener)
-
-
-def test_events_that_do_not_come_leave_a_batch_to_the_next_trigger(
-    kafka: EmbeddedKafka, name: str, group: str, start: Start, hanging: Hanging
-) -> None:
-    sink = Sink()
-    # Two queries: the first one's event holds up the second one's.
-    start(Sink(), name, f"{group}-other", checkpoint="other")
-    query = start(sink, name, group, processingTime="3 seconds")
-    eventually(lambda: len(query.recentProgress) > 0, what="the end of the batch")
-    eventually(lambda: caught_up(kafka, name, group), deadline=30)
-    fill(kafka, name, 1)
-    eventually(lambda: len(sink.values) == 15)
-    eventually(lambda: caught_up(kafka, name, group), deadline=30)
-    assert len(sink.values) == 15
-
-
-@pytest.mark.slow
-def test_no_record_is_lost_or_written_twice_when_processes_are_killed_between_triggers(
-    kafka: EmbeddedKafka, name: str, group: str, tmp_path: Path
-) -> None:
-    options = query_process.source_options(kafka, name, group)
-    checkpoint, sink = tmp_path / "shared" / "checkpoint", tmp_path / "shared" / "sink"
-
-    def rows() -> int:
-        # The sink's log names the files of completed batches.
-        logged = [line for file in sink.glob("_spark_metadata/[0-9]") for line in file.read_text().splitlines()[1:]]
-        paths = {urlparse(json.loads(line)["path"]).path for line in logged}
-        return sum(pq.read_metadata(path).num_rows for path in paths)
-
-    def run(number: int) -> query_process.QueryProcess:
-        work = tmp_path / f"run-{number}"
-        return query_process.QueryProcess(work, options, checkpoint, processing_time="6 seconds").start()
-
-    first = run(1)
-    try:
-        first.until(lambda: caught_up(kafka, name, group))
-        fill(kafka, name)
-        first.until(lambda: caught_up(kafka, name, group), 30)
-        os.kill(first.reader(), signal.SIGKILL)
-        eventually(lambda: not first.running())
-        fill(kafka, name)
-    finally:
-        first.kill()
-    second = run(2)
-    try:
-        second.until(lambda: caught_up(kafka, name, group))
-        fill(kafka, name)
-        second.until(lambda: rows() == 48)
-    finally:
-        second.kill()  # all processes at once, before or after the commit
-    third = run(3)
-    try:
-        third.until(lambda: caught_up(kafka, name, group))
-        third.stop()
-    finally:
-        third.kill()
-    assert rows() == 48
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")

@@ -28,15 +28,17 @@ from spark_group_source.wire.settings import WireOptions
 from tests.integration.standing import wire
 
 LONG = 90.0
-WINDOW_S = 2
-"""Quotas are measured over ten of these, and a request is throttled for one at most."""
+WINDOW_S, WINDOWS = 2, 3
+"""Quotas are measured over so many windows, and a request is throttled for one at most."""
 RECORDS, RECORD_BYTES = 40, 50_000
 
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[EmbeddedKafka]:
     """One whose throttles are longer than a request may take."""
-    with EmbeddedKafka(config={"quota.window.size.seconds": str(WINDOW_S)}) as running:
+    with EmbeddedKafka(
+        config={"quota.window.size.seconds": str(WINDOW_S), "quota.window.num": str(WINDOWS)}
+    ) as running:
         yield running
 
 
@@ -87,8 +89,8 @@ def test_a_task_under_a_byte_quota_reads_everything_over_the_same_connections(
         return connect(*given)
 
     monkeypatch.setattr(sockets, "connect", counted)
-    # Ten windows' worth is read at once, and the rest as fast as the quota allows.
-    client = limited(f"consumer_byte_rate={RECORDS * RECORD_BYTES // (12 * WINDOW_S)}")
+    # All windows' worth is read at once, and the rest as fast as the quota allows.
+    client = limited(f"consumer_byte_rate={RECORDS * RECORD_BYTES // ((WINDOWS + 2) * WINDOW_S)}")
     settings = FetchSettings(fetch_max_bytes=300_000)
     task = FetchTask((OffsetRange(topic, 0, 0, RECORDS, ""),), client, arrow_schema(["offset"]), settings)
     with closing(Cluster(client)) as cluster:

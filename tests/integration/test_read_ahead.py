@@ -67,6 +67,7 @@ def test_a_backlog_is_received_about_once(
     assert received < 1.5 * PARTITIONS * EACH * SIZE
 
 
+@pytest.mark.parametrize("topic", [200_000], ids=["200 kB"], indirect=True)
 def test_every_worker_of_a_query_uses_the_kept_records(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.admin import ScramMechanism, UserScramCredentialDeletion
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_group_source.__main__ import main
@@ -21,11 +19,10 @@ from spark_group_source.errors import (
     BrokerUnavailable,
     GroupError,
     GroupSourceError,
-    OptionError,
     ProtocolError,
     TopicError,
 )
-from spark_group_source.fetch.reader import pooled_cluster, read
+from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.lag.client import GroupLagClient
@@ -33,14 +30,13 @@ from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
-from spark_group_source.wire import tls
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 from tests.certificates import Authority, parts
 from tests.drivers import drivers
 from tests.integration.query_process import eventually
-from tests.integration.secured import ALICE, BOB, KEY_PASSWORD, PASSWORD, SESSION_MS, Secured, scram_users
+from tests.integration.secured import ALICE, BOB, KEY_PASSWORD, PASSWORD, SESSION_MS, Secured
 
 LONG = 90.0
 SHORT = 3.0
@@ -205,51 +201,6 @@ def test_new_connections_use_a_renewed_certificate(secured: Secured, tmp_path: A
         connected(options)
     file.write_bytes(secured.client.read_bytes())
     connected(options).close()
-
-
-def test_a_task_in_a_new_process_waits_for_a_certificate_that_is_half_written(
-    secured: Secured, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file, whole = tmp_path / "client.pem", secured.client.read_bytes()
-    file.write_bytes(whole)
-    given = secured.options("SSL", ssl_keystore_location=str(file)) | {"kafka.group.id": "g", "subscribe": "t"}
-    options = parse_options(given).with_client_id("test").wire
-    # A new process has built no context yet.
-    tls._cache.clear()
-    file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(AuthenticationFailed, match=r"client\.pem' of 'kafka\.ssl\.keystore\.location' cannot be used"):
-        connected_with(options)
-    finished = threading.Timer(2.0, file.write_bytes, (whole,))
-    finished.start()
-    with pooled_cluster(options) as cluster:
-        assert cluster.metadata([], Deadline.after(LONG)).brokers
-        cluster.close()
-    finished.join()
-    assert "retrying for up to 60 s" in caplog.text
-    tls._cache.clear()
-    file.unlink()
-    with pytest.raises(OptionError, match="No such file"), pooled_cluster(options) as cluster:
-        cluster.metadata([], Deadline.after(LONG))
-
-
-def test_a_user_that_brokers_forget_for_a_while_is_accepted_again(
-    secured: Secured, caplog: pytest.LogCaptureFixture
-) -> None:
-    with closing(connected(secured.scram(BOB))) as cluster, secured.kafka.admin() as admin:
-
-        def refused() -> bool:
-            cluster.close()
-            try:
-                cluster.metadata([], Deadline.after(SHORT))
-            except BrokerUnavailable as error:
-                return "rejected this client's credentials" in str(error)
-            return False
-
-        admin.alter_user_scram_credentials([UserScramCredentialDeletion(BOB, ScramMechanism.SCRAM_SHA_512)])
-        eventually(refused)
-        assert "reject settings that worked before" in caplog.text
-        admin.alter_user_scram_credentials(scram_users(ScramMechanism.SCRAM_SHA_512))
-        assert cluster.metadata([], Deadline.after(LONG)).brokers
 
 
 @pytest.mark.parametrize("how", ["password", "token"])

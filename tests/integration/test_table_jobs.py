@@ -1,9 +1,8 @@
-"""The jobs that append to Delta and Iceberg tables, killed several times while they write a batch."""
+"""The jobs that append to Delta and Iceberg tables, killed twice before Spark commits a batch."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -30,7 +29,6 @@ class TableFormat:
         arguments: of the job; here and in ``table``, WORK stands for the directory of the test.
         table: the name of the table in SQL.
         commits: the files of which each commit adds one.
-        data: the files with rows.
         batch_of: returns the number of the batch in a file of ``commits``, or -1.
         conf: further arguments of spark-submit.
     """
@@ -41,7 +39,6 @@ class TableFormat:
     arguments: tuple[str, ...]
     table: str
     commits: str
-    data: str
     batch_of: Callable[[Path], int]
     conf: tuple[str, ...] = ()
 
@@ -65,7 +62,6 @@ DELTA = TableFormat(
     arguments=("--output", "WORK/table"),
     table="delta.`WORK/table`",
     commits="table/_delta_log/[0-9]*.json",
-    data="table/*.parquet",
     batch_of=delta_batch,
     conf=(
         # Without what Spark has itself: 70 MB less to fetch.
@@ -80,7 +76,6 @@ ICEBERG = TableFormat(
     arguments=("--warehouse", "WORK/warehouse", "--table", "lake.db.orders"),
     table="lake.db.orders",
     commits="warehouse/db/orders/metadata/v*.metadata.json",
-    data="warehouse/db/orders/data/**/*.parquet",
     batch_of=iceberg_batch,
 )
 
@@ -95,24 +90,13 @@ class Table:
         own = (*(each.replace("WORK", str(work)) for each in kind.arguments), *SHORT_SESSION)
         self._job = Job(kafka, work, topic, group, kind.script, own, ("--packages", self._package, *kind.conf))
 
-    def kill_while_a_batch_is_written(self) -> None:
-        """Kills the job when there are new files with rows, which no commit of the table has."""
-        former = set(self._work.glob(self._kind.data))
-
-        def is_written() -> bool:
-            new = set(self._work.glob(self._kind.data)) - former
-            committed = max(map(modified, self._work.glob(self._kind.commits)), default=0)
-            return max(map(modified, new), default=0) > committed
-
-        self._skip_without_package(lambda: self._job.kill_when(is_written, *SMALL))
-
     def kill_before_spark_commits(self) -> None:
         """Kills the job when the table has a batch that Spark has not committed."""
         self._skip_without_package(lambda: self._job.kill_after_write(self._last_batch, *SMALL))
 
-    def read(self, checkpoint: str = "checkpoint") -> list[Place]:
+    def read(self) -> list[Place]:
         """Runs the job to the end of its topic; returns partition and offset of each row, sorted."""
-        return self._job.run_and_read(self._kind.table.replace("WORK", str(self._work)), checkpoint=checkpoint)
+        return self._job.run_and_read(self._kind.table.replace("WORK", str(self._work)))
 
     def _last_batch(self) -> int:
         newest = max(self._work.glob(self._kind.commits), key=modified, default=None)
@@ -161,16 +145,6 @@ def records(kafka: EmbeddedKafka, name: str) -> list[Place]:
 def test_a_table_contains_each_record_once_although_its_job_was_killed_twice(
     table: Table, records: list[Place]
 ) -> None:
-    table.kill_while_a_batch_is_written()
-    table.kill_before_spark_commits()
+    for _ in range(2):
+        table.kill_before_spark_commits()
     assert table.read() == records
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("table", [pytest.param(DELTA, marks=without_package(DELTA), id="delta")], indirect=True)
-def test_a_table_contains_only_the_batch_of_a_lost_checkpoint_twice(table: Table, records: list[Place]) -> None:
-    table.kill_before_spark_commits()
-    rows = Counter(table.read(checkpoint="new"))
-    assert sorted(rows) == records
-    assert 0 < sum(rows.values()) - len(records) <= BATCH
-    assert max(rows.values()) == 2
