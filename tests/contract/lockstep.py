@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain, product
 from typing import Any
 from uuid import UUID, uuid4
@@ -32,7 +31,7 @@ from tests.fake.consumer_group import ASSIGNORS, UNIFORM, Partitions, Subscripti
 from tests.fake.server import message
 
 FAKE, OTHER = "fake", "other"
-STEPS = 120
+STEPS = 80
 ANSWER_S = 10.0
 """Until the other cluster has answered what the fake has answered, and describes the group in the same way."""
 PARKED_S = 0.02
@@ -161,8 +160,6 @@ class Lockstep:
         """Members want the same, if any: of two that equally many want, a coordinator may take either."""
         self._leader = ""
         self._chosen: dict[int, tuple[str, str]] = {}
-        self._given: list[str] = []
-        """Member ids of this phase."""
 
     def connect(self) -> None:
         """Connects the operator, again after a restart."""
@@ -259,7 +256,6 @@ class Lockstep:
         if client.needs == "join" and not client.id and {each.error_code for each in answers.values()} <= {0, 79}:
             client.lives, client.generation = client.lives + 1, -1
             client.id = f"{client.name}.{client.lives}"
-            self._given.append(client.id)
             for name, side in self._sides.items():
                 side.learn(client.id, answers[name].member_id)
         return answers
@@ -316,15 +312,11 @@ class Lockstep:
 
     # What the clients do
 
-    def run(self) -> None:
-        """Takes all steps, in phases of one group protocol and then the other."""
-        classic = self.random.random() < 0.5
-        for step in range(STEPS):
-            if step and step % 40 == 0:
-                self._everyone_leaves(classic)
-                classic = not classic
+    def run(self, steps: Sequence[tuple[int, str]]) -> None:
+        """Takes random ones of these steps of one group protocol."""
+        for _ in range(STEPS):
             try:
-                self._pick(*(CLASSIC if classic else CONSUMER))()
+                self._pick(*steps)()
                 self.settle()
             except Difference as error:
                 raise Difference(*error.found, self.history[-12:]) from error
@@ -364,20 +356,6 @@ class Lockstep:
             return self.client(f"c{self._names}", instance)
         return self.random.choice(self._clients)
 
-    def _everyone_leaves(self, classic: bool) -> None:
-        for client in self._clients:
-            for connection in client.parked.values():
-                connection.close()
-        self._clients.clear()
-        if classic:
-            self._leave_of([("", "i1"), ("", "i2"), *((each, None) for each in self._given)])
-        else:
-            for each in self._members():
-                leave = self._member_request(member_id=each.member_id, instance_id=each.instance_id, member_epoch=-1)
-                self.send(f"end of {each.member_id}", partial(lambda leave, _: leave, leave))
-        self._given.clear()
-        self.settle()
-
     # The classic protocol
 
     def _progress(self) -> None:
@@ -416,7 +394,7 @@ class Lockstep:
     def join(self, client: Client) -> None:
         """Sends a JoinGroup."""
         member, instance = client.id, client.instance
-        if self._given and self._chance(0.03):
+        if self._chance(0.03):
             member = "nobody"
         elif self._chance(0.03) and client.generation >= 0:
             instance = "i1"
@@ -504,11 +482,7 @@ class Lockstep:
             leaving.append(("" if by_instance else client.id or "nobody", client.instance if by_instance else None))
         if self._chance(0.1):
             leaving.append(self.random.choice([("nobody", None), ("", None), ("", "nobody"), ("nobody", "i1")]))
-        self._leave_of(leaving)
-        for client in clients:
-            client.id, client.needs = ("", client.needs) if client.parked else ("", "join")
 
-    def _leave_of(self, leaving: list[tuple[str, str | None]]) -> None:
         def build(side: Side) -> Any:
             members = [
                 {"member_id": side.ids.get(name, name), "group_instance_id": instance} for name, instance in leaving
@@ -516,6 +490,8 @@ class Lockstep:
             return message(consumer.LeaveGroupRequest, 5, group_id=self.group, members=members)
 
         self.send(f"leave of {leaving}", build)
+        for client in clients:
+            client.id, client.needs = ("", client.needs) if client.parked else ("", "join")
 
     # The protocol of KIP-848
 

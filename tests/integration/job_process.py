@@ -132,14 +132,12 @@ class Job:
         finally:
             kill(running)
 
-    def kill_after_write(self, written: Callable[[], int], *more: str, query: str = "") -> int:
+    def kill_after_write(self, written: Callable[[], int], *more: str) -> int:
         """Kills the job (SIGKILL) when the sink has a batch that Spark has not committed; returns the batch's number.
 
-        Args:
-            written: returns the last batch in the sink, or -1.
-            query: the name of the query, if the job has several.
+        ``written`` returns the last batch in the sink, or -1.
         """
-        commits = self._work / "checkpoint" / query / "commits"
+        commits = self._work / "checkpoint" / "commits"
 
         def committed() -> int:
             return max((int(each.name) for each in commits.glob("[0-9]*")), default=-1)

@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration import postgres
 from tests.integration.job_process import SHORT_SESSION, SMALL, Job
-from tests.integration.standing import partitions_per_member
 
 RECORDS, KEYS = 1_000, 200
 
@@ -68,33 +67,6 @@ def test_parquet_files_of_an_uncommitted_batch_are_written_again(
     assert places(next(output.glob(f"run=*/batch={batch}")))
     copy.run_here()
     assert places(output) == everything
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("spark")
-def test_queries_of_one_group_replay_their_own_batches(
-    kafka: EmbeddedKafka, job: MakeJob, output: Path, tmp_path: Path, unique: Callable[[str], str], group: str
-) -> None:
-    # So long a session that the members are known still when the job is there again, however slow its start.
-    static = ("--static", unique("member"), "--option", "kafka.session.timeout.ms=900000")
-    copy = job("group_of_queries.py", "--output", str(output), "--queries", "2", *static)
-    everything = fill(kafka, copy.topic)
-    settled = False
-
-    def written() -> int:
-        # What is being handed over when all die is read again by its next owner: that is not what is asked here.
-        nonlocal settled
-        settled = settled or partitions_per_member(kafka, group) == [2, 2]
-        if not settled:
-            return -1
-        run = json.loads((tmp_path / "checkpoint" / "query-0" / "metadata").read_text())["id"]
-        return last(each.parent.name for each in output.glob(f"run={run}/*/_SUCCESS"))
-
-    # The first must not have read all before the second is there.
-    copy.kill_after_write(written, *SMALL, "--trigger", "2 seconds", query="query-0")
-    copy.run_here()
-    assert places(output) == everything
-    assert len(list(output.glob("run=*"))) == 2
 
 
 @pytest.fixture(scope="module")
