@@ -45,6 +45,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         kill(running)
 
 
+@pytest.mark.slow
 def test_a_connect_client_streams_and_reads_batches_and_sees_lag_and_errors(
     kafka: EmbeddedKafka, server: str, tmp_path: Path, topic: Callable[..., str], group: str
 ) -> None:

@@ -26,7 +26,7 @@ Start = Callable[..., Reader]
     [
         ("python", "jvm", signal.SIGKILL),
         pytest.param("python", "python", signal.SIGKILL, marks=pytest.mark.slow),
-        ("spark-submit", "jvm", signal.SIGTERM),
+        pytest.param("spark-submit", "jvm", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("spark-submit", "jvm", signal.SIGKILL, marks=pytest.mark.slow),
     ],
 )

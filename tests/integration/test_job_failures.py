@@ -57,6 +57,7 @@ def last(names: Iterable[str]) -> int:
     return max((int(each.rpartition("=")[2]) for each in names), default=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_parquet_files_of_an_uncommitted_batch_are_written_again(
     kafka: EmbeddedKafka, job: MakeJob, output: Path

@@ -70,6 +70,7 @@ def test_a_job_whose_query_fails_prints_the_error_and_exits_with_1(job: Job) -> 
         job.run_here("--option", "subscribe=missing-topic")
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_running_job_and_its_membership(
     kafka: EmbeddedKafka, job: Job, group: str, written: list[object]
 ) -> None:

@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).parent / "run_endings.py"
 ENDINGS = {"available-now", "failed", "stopped", "interrupted"}
 
 
-@pytest.mark.core
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the driver's stderr is found in /proc")
 def test_a_query_that_ends_writes_its_last_log_lines_to_the_drivers_stderr(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, tmp_path: Path

@@ -275,12 +275,12 @@ def start_query(guarded: Guarded, unique: Callable[[str], str], group: str, tmp_
         each.kill()
 
 
-@pytest.mark.parametrize("seconds", [6.0, pytest.param(600.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("with_spark", "seconds"), [(False, 6.0), pytest.param(True, 600.0, marks=pytest.mark.slow)])
 def test_a_query_notices_nothing_of_tokens_that_end_every_5_seconds(
-    guarded: Guarded, server: OAuthServer, group: str, start_query: StartQuery, seconds: float
+    guarded: Guarded, server: OAuthServer, group: str, start_query: StartQuery, with_spark: bool, seconds: float
 ) -> None:
     server.lifetime = SHORT_LIFETIME
-    query, topic = start_query(spark=True)
+    query, topic = start_query(spark=with_spark)
     joined, before = member_ids(guarded, group), server.tokens
     produce_for(guarded, topic, seconds, query.running)
     assert_read_once(guarded, query, topic, group)
