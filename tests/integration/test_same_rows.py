@@ -116,7 +116,9 @@ KINDS = [
 ]
 TEXTS = (None, b"", b"plain", bytes(range(256)), b"x" * 9000)
 TIMES = (0, 1_700_000_000_123, 253_402_300_799_999)
-OF_ALL_TIMES = [Record(key, value, timestamp=at) for at in TIMES for key in TEXTS for value in TEXTS if key or value]
+OF_ALL_TIMES = [
+    Record(key, value, timestamp=at) for at in TIMES for key in TEXTS for value in TEXTS if (key, value) != (None, None)
+]
 
 Expected = dict[tuple[str, int], list[Record]]
 """Records by topic and partition, in the order of their offsets."""
@@ -205,7 +207,8 @@ def written(kafka: EmbeddedKafka, prefix: str) -> Iterator[dict[str, Expected]]:
 
     def producer(codec: str, **more: Any) -> Producer:
         # Long enough that records before a flush form one batch.
-        opened.append(Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": codec, **more}))
+        config = {"bootstrap.servers": kafka.bootstrap_servers, "compression.type": codec, "linger.ms": 200}
+        opened.append(Producer(config | more))
         return opened[-1]
 
     def send(to: Producer, topic: str, partition: int, records: list[Record]) -> list[Record]:
@@ -217,20 +220,22 @@ def written(kafka: EmbeddedKafka, prefix: str) -> Iterator[dict[str, Expected]]:
 
     for kind in ("CreateTime", "LogAppendTime"):
         topic = kafka.create_topic(f"{prefix}-{kind}", config=ANY_TIME | {"message.timestamp.type": kind})
-        records = send(producer("none"), topic, 0, OF_ALL_TIMES)
+        records = OF_ALL_TIMES
+        with kafka.producer() as sender:  # for librdkafka the time 0 is now
+            for each in records:
+                sender.send(topic, each.value, each.key, partition=0, timestamp_ms=each.timestamp)
+            sender.flush(TIMEOUT_S)
         if kind == "LogAppendTime":
             records = [each._replace(timestamp=None) for each in records]
         for expected in found.values():
             expected[topic, 0] = records
     topic = kafka.create_topic(f"{prefix}-codecs", len(CODECS), ANY_TIME)
     for partition, codec in enumerate(CODECS):
-        outside = producer(codec, **{"linger.ms": 200})
+        outside = producer(codec)
         every = [*send(outside, topic, partition, KINDS)]
         committed = [*every]
         # The longest time that brokers allow.
-        inside = producer(
-            codec, **{"linger.ms": 200, "transactional.id": f"{topic}-{codec}", "transaction.timeout.ms": 900_000}
-        )
+        inside = producer(codec, **{"transactional.id": f"{topic}-{codec}", "transaction.timeout.ms": 900_000})
         inside.init_transactions(TIMEOUT_S)
         for end in ("commit", "abort", "abort", "commit", "leave open"):
             inside.begin_transaction()
