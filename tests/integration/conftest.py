@@ -60,12 +60,9 @@ def query(kafka: EmbeddedKafka, group: str, tmp_path: Path) -> Iterator[Callable
     """Creates runs of queries of the test's group, each with its own driver: see ``QueryProcess``."""
     made: list[QueryProcess] = []
 
-    def make(
-        topic: str, checkpoint: str = "", available_now: bool = False, beside: str = "", **more: str
-    ) -> QueryProcess:
-        kept = tmp_path / checkpoint if checkpoint else None
+    def make(topic: str, available_now: bool = False, beside: str = "", **more: str) -> QueryProcess:
         work, options = tmp_path / f"run-{len(made)}", source_options(kafka, topic, group, **more)
-        made.append(QueryProcess(work, options, kept, available_now, beside=beside))
+        made.append(QueryProcess(work, options, available_now, beside))
         return made[-1]
 
     yield make

@@ -67,26 +67,13 @@ class QueryProcess:
     Args:
         work: directory of this run, which also receives the rows.
         options: options of the source.
-        checkpoint: checkpoint of the query; by default a new one.
         beside: another group, for which a second query of the same driver reads the same topic.
     """
 
-    def __init__(
-        self,
-        work: Path,
-        options: dict[str, str],
-        checkpoint: Path | None = None,
-        available_now: bool = False,
-        beside: str = "",
-    ) -> None:
+    def __init__(self, work: Path, options: dict[str, str], available_now: bool = False, beside: str = "") -> None:
         self.work = work
         (work / "rows").mkdir(parents=True)
-        settings = {
-            "options": options,
-            "checkpoint": str(checkpoint or work / "checkpoint"),
-            "available_now": available_now,
-            "beside": beside,
-        }
+        settings = {"options": options, "available_now": available_now, "beside": beside}
         (work / "settings.json").write_text(json.dumps(settings))
         self._process: subprocess.Popen[bytes] | None = None
         self._family: set[int] = set()
@@ -178,9 +165,9 @@ class QueryProcess:
 
     # Control
 
-    def hold(self, batch: int = 0) -> QueryProcess:
-        """Keeps this batch and later batches from ending, until :meth:`release`."""
-        (self.work / "hold").write_text(str(batch))
+    def hold(self) -> QueryProcess:
+        """Keeps batches from ending, until :meth:`release`."""
+        (self.work / "hold").touch()
         return self
 
     def release(self) -> None:

@@ -1,8 +1,7 @@
 """Runs one streaming query of a group in a process of its own, so that it can be killed; see ``query_process``.
 
 The argument is a directory with ``settings.json``. Each attempt at a batch is written to ``rows/BATCH-ATTEMPT.parquet``
-before the batch may end; while a file ``hold`` names that batch or an earlier one, it does not end. The end of stdin
-stops the query.
+before the batch may end; while there is a file ``hold``, no batch ends. The end of stdin stops the query.
 """
 
 from __future__ import annotations
@@ -21,26 +20,15 @@ from spark_group_source import register
 POLL_S = 0.02
 
 
-def held(work: Path, number: int) -> bool:
-    """Whether this batch may not end yet."""
-    try:
-        return number >= int((work / "hold").read_text())
-    except FileNotFoundError:
-        return False
-
-
 def main(place: str) -> None:
     """Ends when the query does; its error is this process' error."""
     work = Path(place)
     settings = json.loads((work / "settings.json").read_text())
     spark = (
         SparkSession.builder.master("local[1]")
-        .appName("chaos")
         .config("spark.driver.memory", "512m")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "1")
-        # When each batch was planned is the time of its file in the log of offsets: none is deleted.
-        .config("spark.sql.streaming.minBatchesToRetain", "100000")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
@@ -52,14 +40,14 @@ def main(place: str) -> None:
         written = work / "rows" / f"{number}-{attempt}.partial"
         pq.write_table(rows, written)
         written.rename(written.with_suffix(".parquet"))
-        while held(work, number):
+        while (work / "hold").exists():
             time.sleep(POLL_S)
 
     if settings["beside"]:
         other = {**settings["options"], "kafka.group.id": settings["beside"]}
         spark.readStream.format("kafka-group").options(**other).load().writeStream.format("noop").start()
     source = spark.readStream.format("kafka-group").options(**settings["options"]).load()
-    stream = source.writeStream.foreachBatch(write).option("checkpointLocation", settings["checkpoint"])
+    stream = source.writeStream.foreachBatch(write).option("checkpointLocation", str(work / "checkpoint"))
     if settings["available_now"]:
         stream = stream.trigger(availableNow=True)
     query = stream.start()
