@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupError, ProtocolError
+from spark_group_source.group.consumer import ConsumerProtocol
 from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest
 from spark_group_source.group.consumer_state import ConsumerMembership
 from spark_group_source.group.coordinator import CoordinatorClient
@@ -117,6 +119,29 @@ def test_a_static_member_leaves_for_now_and_gets_its_partitions_back_without_a_r
     again = filled.start(None, **static)
     eventually(lambda: again.owns() == had, "the same partitions")
     assert (other.me.generation, len(other.owns()), len(filled.members())) == (generation, 2, 2)
+
+
+def test_a_static_member_whose_join_was_not_answered_joins_again_at_once(
+    filled: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = filled.query(kafka_group_instance_id="static-1")
+    protocol = query.member._protocol
+    assert isinstance(protocol, ConsumerProtocol)
+    call, joins = protocol.client.call, []
+
+    def lose_the_first_join(request: Any, deadline: Deadline) -> Any:
+        response = call(request, deadline)
+        if getattr(request, "member_epoch", None) == 0:
+            joins.append(response.error_code)
+            if not response.error_code and joins.count(0) == 1:
+                return RequestFailed(ErrorAction.RETRY, "the answer was lost", unanswered=True)
+        return response
+
+    monkeypatch.setattr(protocol.client, "call", lose_the_first_join)
+    query.start()
+    eventually(lambda: query.owns() == {0, 1, 2, 3}, "all partitions")
+    # Without leaving its former epoch the member would be refused until its session ends.
+    assert [error_code for error_code in joins if error_code not in (14, 15, 16)] == [0, 111, 0]
 
 
 def test_a_former_epoch_gets_no_committed_offsets(filled: Bench) -> None:

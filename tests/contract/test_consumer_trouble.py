@@ -81,6 +81,28 @@ def test_a_commit_with_a_stale_epoch_fails_at_its_timeout_and_is_retried(on_fake
 # Epochs
 
 
+def test_a_commit_with_a_stale_epoch_is_not_sent_again_once_the_partitions_are_lost(on_fake: Bench) -> None:
+    query = on_fake.start(offsetCommit_timeoutMs="20000")
+    query.begin()
+    answer = threading.Event()
+    before = on_fake.request_count("Heartbeat")
+    # Several: a heartbeat whose answer takes too long is sent again.
+    on_fake.next("Heartbeat", Fault(error=FENCED_EPOCH, hold=answer), times=10_000)
+    eventually(lambda: on_fake.request_count("Heartbeat") > before, "the heartbeat")
+    on_fake.next("JoinGroup", Fault(error=14), times=10_000)
+    on_fake.next("OffsetCommit", Fault(error=STALE_EPOCH))
+    sent = len(on_fake.fake.commits)
+    query.finish()
+    committing = threading.Thread(target=query.poll)
+    committing.start()
+    eventually(lambda: len(on_fake.fake.commits) > sent, "the commit")
+    answer.set()
+    committing.join(TIMEOUT_S)
+    assert query.driver.counters.lost == 4
+    assert len(on_fake.fake.commits) == sent + 1
+    on_fake.fake.clear_faults()
+
+
 def test_after_a_heartbeat_without_an_answer_an_assignment_is_told_again(on_fake: Bench) -> None:
     on_fake.produce(1)
     on_fake.start()

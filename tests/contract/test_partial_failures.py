@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.contract.conftest import BASES, Bench, eventually
@@ -58,6 +60,33 @@ def test_an_eager_member_with_a_lost_join_does_not_wait_for_the_rebalance_timeou
 
 
 # Starting
+
+
+def test_a_run_reads_all_its_partitions_even_if_one_broker_does_not_know_some(on_fake: Bench) -> None:
+    def lag(answer: Any) -> None:
+        answer.topics[0].partitions = answer.topics[0].partitions[:2]
+
+    on_fake.produce(5, 5, 5, 5)
+    run = on_fake.query().start(available_now=True)
+    on_fake.next("Metadata", Fault(edit=lag))
+    run.idle()
+    assert sum(each.size for each in run.read) == 20
+
+
+@pytest.mark.parametrize("api", ["OffsetFetch", "OffsetCommit"])
+def test_a_start_whose_lookup_or_commit_failed_is_committed_before_its_revocation(on_fake: Bench, api: str) -> None:
+    options = {"startingOffsets": "latest", "offsetCommit_retryIntervalMs": "500"}
+    on_fake.produce(3, 3, 3, 3)
+    on_fake.next(api, Fault(error=LOADING))
+    first = on_fake.join(None, **options)
+    eventually(lambda: len(first.me.owned) == 4 and not on_fake.has_faults(api), "the failure")
+    on_fake.produce(5, 5, 5, 5)
+    second = on_fake.join(None, **options)
+    Bench.split(first, second, meanwhile=lambda: (first.advance(), second.advance()))
+    for query in (first, second):
+        query.advance()
+    read = {each.partition: each.start for query in (first, second) for each in query.read}
+    assert read == dict.fromkeys(range(4), 3), "the latest offset when the first query began"
 
 
 @pytest.mark.parametrize("membership", [*BASES, "assign"])

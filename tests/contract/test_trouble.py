@@ -59,6 +59,23 @@ def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_
         bench.close()
 
 
+def test_a_rewind_holds_for_every_later_owner_although_its_lineage_is_too_large(group: str) -> None:
+    with FakeKafka(max_metadata=len(COMMIT_TAG)) as kafka:
+        bench = Bench(kafka, kafka.create_topic("topic", partitions=1), group)
+        bench.produce(5)
+        first = bench.start().idle()
+        first.close()
+        bench.rewind({0: 2})
+        second = bench.start()
+        second.begin(limit=1)
+        second.finish()
+        second.poll(limit=1)
+        second.close()
+        first = bench.start(first.end).idle()
+        assert [(read.start, read.end) for read in first.read] == [(3, 5)]
+        bench.close()
+
+
 @pytest.mark.parametrize(
     "fault",
     [Fault(error=15), Fault(error=27), Fault(error=-1), Fault(drop="before"), Fault(truncate=9), Fault(silent=True)],
@@ -539,6 +556,18 @@ def test_an_error_that_may_heal_ends_no_query_that_was_a_member(on_fake: Bench, 
     on_fake.await_fault("JoinGroup")
     eventually(lambda: len(query.owns()) == 4, "the next assignment")
     assert_goes_on(on_fake, query)
+
+
+def test_all_clients_of_a_query_follow_the_coordinator_that_one_of_them_finds(on_fake: Bench, fake: FakeKafka) -> None:
+    """A former coordinator that is cut off from the others may still answer lookups of offsets."""
+    query = on_fake.start().idle()
+    fake.former_coordinators.add(fake.coordinator)
+    fake.coordinator = 2
+    on_fake.next("Heartbeat", Fault(error=16))
+    eventually(lambda: any(node == 2 for node, _ in on_fake.requests("Heartbeat")), "a heartbeat to the next one")
+    before = on_fake.request_count("OffsetCommit")
+    assert_goes_on(on_fake, query)
+    assert {node for node, _ in on_fake.requests("OffsetCommit")[before:]} == {2}
 
 
 def test_an_error_code_outside_the_table_is_fatal(on_fake: Bench, fake: FakeKafka) -> None:
