@@ -44,11 +44,8 @@ BASE = {
 }
 """Options of all queries; a test may override them."""
 
-CONSUMER_BASE = {
-    "startingOffsets": "earliest",
-    "kafka.group.protocol": "consumer",
-    "kafka.session.timeout.ms": "10000",
-    "kafka.max.poll.interval.ms": "120000",
+CONSUMER_BASE = {name: value for name, value in BASE.items() if "heartbeat" not in name} | {
+    "kafka.group.protocol": "consumer"
 }
 """The same with the group protocol of KIP-848. The brokers set the interval. They also set the session timeout, which a
 member does not learn: :meth:`Bench.options` sets the one that it believes."""

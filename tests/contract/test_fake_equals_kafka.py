@@ -116,17 +116,6 @@ def test_a_member_that_does_not_sync_is_lost_at_the_rebalance_timeout(run: Locks
     removed(run, "rebalance timeout")
 
 
-def test_an_id_that_nobody_joins_with_delays_a_generation_for_a_session(run: Lockstep) -> None:
-    leader, other = run.client("leader"), run.client("other", session=SHORT_S)
-    run.bring_together(leader)
-    run.join(other)
-    run.settle()
-    began = time.monotonic()
-    run.join(leader)
-    next_generation(run, leader)
-    assert time.monotonic() - began > SHORT_S / 2
-
-
 @pytest.mark.parametrize("leaves", [False, True], ids=["silent", "left for now"])
 def test_the_session_of_a_static_member_with_the_protocol_of_kip_848_ends(
     run: Lockstep, kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, leaves: bool

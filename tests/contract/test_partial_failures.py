@@ -9,7 +9,7 @@ import pytest
 from tests.contract.conftest import BASES, Bench, eventually
 from tests.fake import FakeKafka, Fault
 
-UNKNOWN_TOPIC, NOT_LEADER, LOADING, NOT_COORDINATOR, REBALANCING, UNKNOWN_TOPIC_ID = 3, 6, 14, 16, 27, 100
+LOADING, NOT_COORDINATOR, REBALANCING = 14, 16, 27
 FOR_EVER = 100_000
 
 

@@ -13,7 +13,7 @@ from tests.contract.conftest import Bench, eventually
 from tests.fake import Fault
 
 OFTEN = {"kafka_metadata_max_age_ms": "200", "offsetCommit_retryIntervalMs": "50"}
-SKIPS = {"failOnDataLoss": "false"} | OFTEN
+SKIPS = OFTEN | {"failOnDataLoss": "false"}
 
 
 @pytest.fixture(params=["by id", "by name"])

@@ -16,9 +16,7 @@ from tests.contract.conftest import CONSUMER_BASE, Bench, eventually
 
 pytestmark = pytest.mark.one_protocol("consumer", reason="a classic member chooses its session timeout")
 
-SESSION_S = 3.0
-OUTAGE_S = 25.0
-"""Below the session timeout that a member assumes if the brokers do not tell theirs: 45 s."""
+SESSION_S = 3.0  # a member assumes 45 s if the brokers do not tell theirs
 
 
 @pytest.mark.integration
@@ -40,7 +38,7 @@ def test_a_member_without_answers_stops_when_its_session_at_the_brokers_ends(
             took = time.monotonic() - began
         finally:
             kafka.resume()
-        assert took < SESSION_S + 2.0 < OUTAGE_S
+        assert took < SESSION_S + 2.0
         eventually(lambda: query.owns() == {0, 1}, "all partitions")
 
 

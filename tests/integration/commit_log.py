@@ -5,6 +5,7 @@ Keys and values have the format of Kafka's ``OffsetCommitKey`` and ``OffsetCommi
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,23 +20,22 @@ TOPIC = "__consumer_offsets"
 POLL_MS = 1000
 
 
-def commits(kafka: EmbeddedKafka, group: str) -> dict[tuple[str, int], list[int]]:
-    """Returns the committed offsets by topic and partition, oldest first; -1 for a deleted commit."""
-    found: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for key, value in _records(kafka):
-        where = _where(key, group)
-        if where:
-            found[where].append(_offset(value) if value else -1)
-    return dict(found)
-
-
 def backward(kafka: EmbeddedKafka, group: str) -> list[tuple[tuple[str, int], int, int]]:
     """Returns the commits that went backwards or were deleted: the partition, and the offsets before and after.
 
     The source never does this. Commits of an owned partition only increase, and a new owner starts at the last commit,
     even after the death of a member. Only an operator's rewind goes back.
     """
-    found = commits(kafka, group)
+    found: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for key, value in _records(kafka):
+        (version,) = struct.unpack_from(">h", key)
+        if version > 1:
+            continue  # a key of group metadata
+        owner, at = _text(key, 2)
+        if owner == group:
+            topic, at = _text(key, at)
+            (partition,) = struct.unpack_from(">i", key, at)
+            found[topic, partition].append(struct.unpack_from(">hq", value)[1] if value else -1)
     assert any(len(offsets) > 1 for offsets in found.values()), f"no commits of group {group} to compare in {TOPIC}"
     return [
         (where, before, after)
@@ -46,8 +46,8 @@ def backward(kafka: EmbeddedKafka, group: str) -> list[tuple[tuple[str, int], in
 
 
 def _records(kafka: EmbeddedKafka) -> Iterator[tuple[bytes, bytes | None]]:
-    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, exclude_internal_topics=False)
-    try:
+    servers = kafka.bootstrap_servers
+    with contextlib.closing(KafkaConsumer(bootstrap_servers=servers, exclude_internal_topics=False)) as consumer:
         partitions = [KafkaTopicPartition(TOPIC, each) for each in consumer.partitions_for_topic(TOPIC) or ()]
         ends = consumer.end_offsets(partitions)
         consumer.assign(partitions)
@@ -55,25 +55,8 @@ def _records(kafka: EmbeddedKafka) -> Iterator[tuple[bytes, bytes | None]]:
         while any(consumer.position(each) < end for each, end in ends.items()):
             for records in consumer.poll(POLL_MS).values():
                 yield from ((each.key, each.value) for each in records)
-    finally:
-        consumer.close()
-
-
-def _where(key: bytes, group: str) -> tuple[str, int] | None:
-    """Returns the partition of a commit's key (version 0 or 1); other versions are keys of group metadata."""
-    (version,) = struct.unpack_from(">h", key)
-    if version > 1:
-        return None
-    owner, at = _text(key, 2)
-    topic, at = _text(key, at)
-    return (topic, *struct.unpack_from(">i", key, at)) if owner == group else None
 
 
 def _text(raw: bytes, at: int) -> tuple[str, int]:
     (size,) = struct.unpack_from(">h", raw, at)
     return raw[at + 2 : at + 2 + size].decode(), at + 2 + size
-
-
-def _offset(value: bytes) -> int:
-    offset: int = struct.unpack_from(">hq", value)[1]
-    return offset

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.spark import SETTINGS
 from tests.integration import secured as secured_kafka
-from tests.integration.query_process import PlainQuery, QueryProcess, source_options
-from tests.integration.reader import Reader
+from tests.integration.query_process import Place, PlainQuery, QueryProcess, source_options
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -32,6 +33,30 @@ def environment() -> None:
 def spark(kafka_spark: SparkSession) -> SparkSession:
     """A local Spark with the source registered, for all tests of the session."""
     return kafka_spark
+
+
+class Reader:
+    """A query in the tests' own Spark, whose batches a test can keep from ending. To kill a query, use ``query``."""
+
+    def __init__(self, spark: SparkSession, options: dict[str, str], held: bool = False) -> None:
+        self.places: list[Place] = []
+        self.read_by_held: list[Place] = []
+        self.may_end = threading.Event()
+        if not held:
+            self.may_end.set()
+        frame = spark.readStream.format("kafka-group").options(**options).load()
+        self.query: StreamingQuery = frame.writeStream.foreachBatch(self._batch).start()
+
+    def _batch(self, rows: DataFrame, number: int) -> None:
+        places = [(row.partition, row.offset) for row in rows.select("partition", "offset").collect()]
+        if not self.may_end.is_set():
+            self.read_by_held = places
+            self.may_end.wait()
+        self.places += places
+
+    def stop(self) -> None:
+        self.may_end.set()
+        self.query.stop()
 
 
 @pytest.fixture

@@ -23,7 +23,10 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from spark_group_source.clock import Deadline
+from spark_group_source.options.parsing import parse_options
 from spark_group_source.testing import EmbeddedKafka
+from spark_group_source.wire.cluster import Cluster
 from tests.certificates import Authority
 from tests.integration.query_process import eventually
 
@@ -34,6 +37,21 @@ KEY_PASSWORD = "k3y-p4ss"
 SESSION_MS = 2000
 """How long a session on SASL_PLAINTEXT lasts by password."""
 _PACKAGE = "org.apache.kafka.common.security."
+
+
+LONG = 90.0
+
+
+def connected(options: dict[str, str], deadline: float = LONG) -> Cluster:
+    """A cluster that a broker has answered."""
+    parsed = parse_options({"kafka.group.id": "g", "subscribe": "t", **options})
+    cluster = Cluster(parsed.with_client_id("test").wire)
+    try:
+        cluster.metadata([], Deadline.after(deadline))
+    except BaseException:
+        cluster.close()
+        raise
+    return cluster
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import subprocess
@@ -11,14 +12,20 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
+from spark_group_source import offsets_of_checkpoint, register
+from spark_group_source.errors import CannotMigrate
+from spark_group_source.lag.listener import LagListener
+from spark_group_source.lag.model import LagReport
+from spark_group_source.lag.progress_bar import progress_bar
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker import HOST, free_ports
 from tests.integration.job_process import TIMEOUT_S, environment, kill, spark_submit
 from tests.integration.query_process import eventually, source_options
 from tests.integration.standing import fill
 
-SCRIPT = Path(__file__).parent / "run_on_connect.py"
 OLD_CHECKPOINT = Path(__file__).parents[1] / "checkpoints" / "spark-4.3" / "one"
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -54,7 +61,7 @@ def test_a_connect_client_streams_and_reads_batches_and_sees_lag_and_errors(
     settings = {"remote": server, "options": source_options(kafka, name, group), "old_checkpoint": str(OLD_CHECKPOINT)}
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(tmp_path)],
+        [sys.executable, __file__, str(tmp_path)],
         env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{(tmp_path / 'server.log').read_text()[-8000:]}"
@@ -72,3 +79,46 @@ def test_a_connect_client_streams_and_reads_batches_and_sees_lag_and_errors(
     assert f"not moved: [CANNOT_MIGRATE] {tmp_path} is not a checkpoint" in done.stdout
     assert kafka.group_state(group) == "Empty"
     assert set(kafka.lag(group, name).values()) == {0}
+
+
+def main(place: str) -> None:
+    """The client: reads the topic as a stream and as a batch query, and asks for something that is refused.
+
+    The argument is a directory with ``settings.json``: the server's address and the source's options. Rows go to
+    ``output``; what else it found is printed.
+    """
+    work = Path(place)
+    settings = json.loads((work / "settings.json").read_text())
+    options = settings["options"]
+    spark = SparkSession.builder.remote(settings["remote"]).getOrCreate()
+    register(spark)
+    reports: list[LagReport] = []
+    spark.streams.addListener(LagListener(reports.append))
+    stream = spark.readStream.format("kafka-group").options(**options).load().select("partition", "offset")
+    writer = stream.writeStream.format("parquet").option("path", str(work / "output"))
+    query = writer.option("checkpointLocation", str(work / "checkpoint")).trigger(availableNow=True).start()
+    with progress_bar(query, file=io.StringIO()) as bar:
+        query.awaitTermination()
+    print("bar", bar.n, "of", bar.total)
+    eventually(lambda: reports and reports[-1].total == 0, what="a report of no lag")
+    print("lag", *sorted((*each.tp, each.position) for each in reports[-1].partitions))
+    batch_options = {name: value for name, value in options.items() if name != "kafka.group.id"}
+    print("batch", spark.read.format("kafka-group").options(**batch_options).load().count())
+    print("moved", offsets_of_checkpoint(spark, settings["old_checkpoint"]))
+    try:
+        offsets_of_checkpoint(spark, str(work))
+    except CannotMigrate as error:
+        print("not moved:", error)
+    for setting in ("false", "true"):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", setting)
+        filtered = spark.read.format("kafka-group").options(**batch_options, pushDownFilters="true").load()
+        print("filtered", filtered.where("partition = 1 AND offset >= 45").count())
+    try:
+        spark.readStream.format("kafka-group").options(**options, typo="1").load().schema  # noqa: B018 -- analyzes it
+    except PySparkException as error:
+        print("refused", str(error).replace("\n", " "))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

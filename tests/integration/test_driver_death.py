@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from spark_group_source.testing import EmbeddedKafka
+from tests.integration.conftest import Reader
 from tests.integration.job_process import spark_submit
 from tests.integration.query_process import QueryProcess, eventually
-from tests.integration.reader import Reader
 from tests.integration.standing import caught_up, fill
 
 LEAVE_S = 90.0

@@ -12,7 +12,6 @@ from spark_group_source.testing import EmbeddedKafka, broker
 from spark_group_source.testing.broker import free_ports
 from spark_group_source.testing.errors import EmbeddedKafkaError
 from tests.conftest import needs_kip_848
-from tests.integration.query_process import eventually
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -108,13 +107,6 @@ def test_members_are_the_same_by_request_and_by_kafkas_tool(
     finally:
         consumer.close()
     assert (kafka.group_state(group), kafka.members(group)) == ("Empty", [])
-
-
-def test_topics_are_created_and_deleted(kafka: EmbeddedKafka, topic: Callable[..., str]) -> None:
-    name = topic()
-    assert name in kafka.topics()
-    kafka.delete_topic(name)
-    eventually(lambda: name not in kafka.topics(), TIMEOUT_S)
 
 
 def test_a_new_topic_of_many_partitions_has_all_its_logs(kafka: EmbeddedKafka, topic: Callable[..., str]) -> None:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from spark_group_source.testing import EmbeddedKafka
+from tests.integration.conftest import Reader
 from tests.integration.query_process import SESSION_MS, eventually
-from tests.integration.reader import Reader
 from tests.integration.standing import caught_up, fill, partitions_per_member
 
 Start = Callable[..., Reader]

@@ -17,7 +17,6 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupSourceError
-from spark_group_source.options.parsing import parse_options
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from tests.certificates import Authority
@@ -27,7 +26,7 @@ from tests.integration.query_process import PlainQuery, QueryProcess, source_opt
 from tests.integration.standing import caught_up, places_in
 
 GATEWAY_KEY, WRONG = "k3y-of-the-gateway", "wr0ng/s3cret+="
-LONG = 90.0
+LONG = secured.LONG
 SHORT = 3.0
 SHORT_LIFETIME = 5
 PARTITIONS = 2
@@ -104,15 +103,7 @@ def connected(options: dict[str, str], deadline: float = LONG) -> Cluster:
     """A cluster that the broker has answered."""
     # Each test has its own token: the backoff is a part of a client's settings.
     own = {"kafka.sasl.login.retry.backoff.max.ms": str(10_000 + time.monotonic_ns() % 10**6)}
-    cluster = Cluster(
-        parse_options({"kafka.group.id": "g", "subscribe": "t", **options, **own}).with_client_id("test").wire
-    )
-    try:
-        cluster.metadata([], Deadline.after(deadline))
-    except BaseException:
-        cluster.close()
-        raise
-    return cluster
+    return secured.connected(options | own, deadline)
 
 
 def in_java(on: Guarded) -> dict[str, str]:

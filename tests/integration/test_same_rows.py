@@ -203,7 +203,7 @@ def read(spark: SparkSession, source: str, case: Case, work: Path) -> tuple[Data
 def written(kafka: EmbeddedKafka, prefix: str) -> Iterator[dict[str, Expected]]:
     """Topics with all kinds of records, and what is in them by isolation level. The last transactions stay open."""
     found: dict[str, Expected] = {each: {} for each in ISOLATIONS}
-    opened = []
+    opened: list[Producer] = []
 
     def producer(codec: str, **more: Any) -> Producer:
         # Long enough that records before a flush form one batch.
@@ -249,8 +249,8 @@ def written(kafka: EmbeddedKafka, prefix: str) -> Iterator[dict[str, Expected]]:
         every += send(outside, topic, partition, [Record(None, b"behind the open transaction")])
         found["read_committed"][topic, partition], found["read_uncommitted"][topic, partition] = committed, every
     yield found
-    for each in opened:
-        each.purge()
+    for one in opened:
+        one.purge()
 
 
 def cases_of(kafka: EmbeddedKafka, prefix: str) -> list[Case]:

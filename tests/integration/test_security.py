@@ -30,36 +30,16 @@ from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
-from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.settings import WireOptions
 from tests.certificates import Authority, parts
 from tests.drivers import drivers
 from tests.integration.query_process import eventually
-from tests.integration.secured import ALICE, BOB, KEY_PASSWORD, PASSWORD, SESSION_MS, Secured
+from tests.integration.secured import ALICE, BOB, KEY_PASSWORD, LONG, PASSWORD, SESSION_MS, Secured, connected
 
-LONG = 90.0
 SHORT = 3.0
 """For what is tried again until the deadline."""
 LOGIN = f"org.apache.kafka.common.security.plain.PlainLoginModule required username={ALICE} password="
 TOKENS = "tests.integration.secured:"
-
-
-def connected(options: dict[str, str], deadline: float = LONG) -> Cluster:
-    """A cluster that a broker has answered."""
-    parsed = parse_options({"kafka.group.id": "g", "subscribe": "t", **options})
-    return connected_with(parsed.with_client_id("test").wire, deadline)
-
-
-def connected_with(options: WireOptions, deadline: float = LONG) -> Cluster:
-    """A cluster that a broker has answered."""
-    cluster = Cluster(options)
-    try:
-        cluster.metadata([], Deadline.after(deadline))
-    except BaseException:
-        cluster.close()
-        raise
-    return cluster
 
 
 def ask(connection: Connection) -> Any:
