@@ -93,7 +93,7 @@ def embedded_kafka_arguments() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def kafka(embedded_kafka: EmbeddedKafka) -> EmbeddedKafka:
-    """A Kafka for all tests of the session. A test that stops or pauses Kafka takes one of its own."""
+    """A Kafka for all tests of the session. A test that stops Kafka takes one of its own; one may pause it."""
     return embedded_kafka
 
 
