@@ -35,7 +35,6 @@ def main(place: str) -> None:
     spark.sparkContext.setLogLevel("INFO")
     register(spark)
     refused = settings.pop("wrong")
-    queries = {}
     for name in settings:
         frame = spark.readStream.format("kafka-group").options(**settings[name]).load()
         frame.explain(True)
@@ -43,9 +42,7 @@ def main(place: str) -> None:
         frame.createOrReplaceTempView("secured")
         spark.sql("explain extended select * from secured").show(truncate=False)
         stream = frame.writeStream.format("json").option("path", str(work / name)).queryName(name)
-        stream = stream.option("checkpointLocation", str(work / f"checkpoint-{name}")).trigger(availableNow=True)
-        queries[name] = stream.start()
-    for name, query in queries.items():
+        query = stream.option("checkpointLocation", str(work / f"checkpoint-{name}")).trigger(availableNow=True).start()
         try:
             if not query.awaitTermination(TIMEOUT_S):
                 raise TimeoutError(f"{name} did not end within {TIMEOUT_S} s")
