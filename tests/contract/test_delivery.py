@@ -209,15 +209,6 @@ def test_every_owned_partition_has_a_commit_at_once_also_if_empty(bench: Bench, 
     assert bench.committed() == ({0: 0, 1: 0, 2: 0, 3: 0} if starting == "earliest" else {0: 5, 1: 0, 2: 7, 3: 0})
 
 
-def test_every_commit_has_the_tag(bench: Bench) -> None:
-    bench.produce(5)
-    query = bench.start()
-    assert {each.metadata[: len(COMMIT_TAG)] for each in bench.commits().values()} == {COMMIT_TAG}
-    query.idle()
-    assert bench.commits()[0].offset == 5
-    assert bench.commits()[0].tagged
-
-
 def test_commit_metadata_has_the_tag_then_member_and_application(bench: Bench) -> None:
     bench.produce(5)
     query = bench.start(commitMetadata="true").idle()
