@@ -48,10 +48,6 @@ def test_an_aborted_producer_is_skipped_until_its_marker(
     assert offsets(INTERLEAVED, aborted, start) == expected
 
 
-def test_read_uncommitted_reads_all_records() -> None:
-    assert offsets(INTERLEAVED, [(1, 0)], read_committed=False) == [0, 1, 2, 3, 5, 8]
-
-
 def test_a_commit_marker_does_not_end_an_aborted_transaction() -> None:
     """The list names producers whose next marker is an ABORT; a COMMIT marker does not end the transaction."""
     raw = data(0, 1) + marker(1, 1, commit=True) + data(2, 1)
@@ -67,12 +63,6 @@ def test_partitions_do_not_share_their_aborted_transactions() -> None:
     raw = data(0, 1)
     table = decoded(part(raw, aborted=[(1, 0)]), part(raw), part(raw, aborted=[(2, 0)]), read_committed=True)
     assert table.num_rows == 2
-
-
-def test_markers_belong_to_their_own_partition() -> None:
-    before = part(batch([Record(b"v")]) * 3)
-    after = part(data(0, 1) + marker(1, 1, commit=False) + data(2, 1), aborted=[(1, 0)])
-    assert decoded(before, after, read_committed=True)["offset"].to_pylist() == [0, 0, 0, 2]
 
 
 def test_the_crc_of_a_marker_is_checked() -> None:

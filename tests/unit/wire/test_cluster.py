@@ -83,14 +83,7 @@ def test_a_silent_broker_leaves_time_for_another_broker(fake: FakeKafka, cluster
         cluster.connection(broker, after())
     fake.brokers[hung].hung = True
     for _ in range(4):
-        assert cluster.metadata(["t"], after(5.0)).topics["t"].partitions
-
-
-def test_a_broker_that_is_down_leaves_its_work_to_another(fake: FakeKafka, cluster: Cluster) -> None:
-    cluster.metadata(None, after())
-    fake.brokers[1].stop()
-    for _ in range(4):
-        assert cluster.metadata(["t"], after()).topics["t"].partitions
+        assert cluster.metadata(["t"], after(2.0)).topics["t"].partitions
 
 
 def test_connected_brokers_are_asked_before_brokers_whose_connection_failed(fake: FakeKafka, cluster: Cluster) -> None:
@@ -121,7 +114,7 @@ def test_metadata_without_brokers_is_retried_until_the_deadline(fake: FakeKafka,
         assert found.topics["t"].partitions == {0: 1, 1: 2}
     fake.next("Metadata", Fault(edit=knows_nothing), times=10_000)
     with pytest.raises(BrokerUnavailable, match="no brokers"):
-        cluster.metadata(["t"], after(0.5))
+        cluster.metadata(["t"], after(0.2))
 
 
 def test_without_any_broker_one_error_names_all_in_time(fake: FakeKafka, cluster: Cluster) -> None:
@@ -130,7 +123,7 @@ def test_without_any_broker_one_error_names_all_in_time(fake: FakeKafka, cluster
         broker.stop()
     began = time.monotonic()
     with pytest.raises(BrokerUnavailable, match=f"{ports[0]}.*{ports[1]}.*kafka.bootstrap.servers"):
-        cluster.metadata(["t"], after(2.0))
+        cluster.metadata(["t"], after(0.5))
     assert time.monotonic() - began < LONG
 
 
@@ -161,14 +154,6 @@ def test_connections_to_a_retired_broker_are_closed_after_the_broker_ended_them(
     retired.join()
 
 
-def test_a_connection_that_timed_out_is_never_reused(fake: FakeKafka, cluster: Cluster) -> None:
-    fake.next("Metadata", Fault(delay=0.3))
-    fake.next("Metadata", Fault(delay=0.3))
-    with pytest.raises(BrokerUnavailable):
-        cluster.metadata(["t"], after(0.1))
-    assert cluster.find_coordinator("g", after()).id == 1
-
-
 def test_a_connection_that_was_idle_for_too_long_is_not_reused(fake: FakeKafka) -> None:
     with closing(Cluster(wire_options(fake, max_idle=100.0))) as cluster:
         cluster.metadata(None, after())
@@ -179,11 +164,6 @@ def test_a_connection_that_was_idle_for_too_long_is_not_reused(fake: FakeKafka) 
         assert first.closed
 
 
-def test_an_unknown_broker_is_unavailable(cluster: Cluster) -> None:
-    with pytest.raises(BrokerUnavailable, match="Broker 9 is not in the cluster's metadata"):
-        cluster.connection(9, after())
-
-
 @pytest.mark.parametrize("error_code", [7, 14, 15, 16])
 def test_the_lookup_of_a_coordinator_is_retried_until_it_is_available(
     fake: FakeKafka, cluster: Cluster, error_code: int
@@ -192,17 +172,15 @@ def test_the_lookup_of_a_coordinator_is_retried_until_it_is_available(
     assert cluster.find_coordinator("g", after()).id == 1
 
 
-def test_the_lookup_of_a_coordinator_ends_at_the_deadline(fake: FakeKafka, cluster: Cluster) -> None:
+def test_the_lookup_of_a_coordinator_ends_at_the_deadline_or_at_once_without_permission(
+    fake: FakeKafka, cluster: Cluster
+) -> None:
+    fake.next("FindCoordinator", Fault(error=30))
+    with pytest.raises(GroupError, match="READ on the group"):
+        cluster.find_coordinator("g", after())
     fake.next("FindCoordinator", Fault(error=15), times=1000)
     with pytest.raises(DeadlineExceeded, match="'g'.*15"):
-        cluster.find_coordinator("g", after(2.0))
-
-
-def test_a_group_without_permission_fails_with_the_right_to_grant(fake: FakeKafka, cluster: Cluster) -> None:
-    fake.next("FindCoordinator", Fault(error=30))
-    with pytest.raises(GroupError, match="READ on the group") as refused:
-        cluster.find_coordinator("g", after())
-    assert refused.value.error_code == 30
+        cluster.find_coordinator("g", after(0.5))
 
 
 def throttled(fake: FakeKafka, cluster: Cluster, seconds: float) -> Connection:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import socket
 import struct
 import threading
@@ -47,11 +46,6 @@ def pair() -> Iterator[Pair]:
 
 def opening(fake: FakeKafka) -> Connection:
     return Connection.open("127.0.0.1", fake.brokers[1].port, OPTIONS, after(), broker_id=1)
-
-
-def test_a_response_that_arrives_byte_by_byte_is_received(fake: FakeKafka, connection: Connection) -> None:
-    fake.next("Heartbeat", Fault(dribble=0.0))
-    assert connection.call(heartbeat(), after()).error_code == 25
 
 
 def test_slow_bytes_do_not_extend_the_deadline(fake: FakeKafka, connection: Connection) -> None:
@@ -254,23 +248,6 @@ def test_unknown_tagged_fields_of_a_response_header_are_skipped_and_none_may_be_
     beyond = (b"", b"\x01", b"\x01\x00", b"\x01\x00\x05ab", b"\xff\xff\xff\xff\x0f\x00\x00", b"\x80" * 5 + b"\x00")
     for header in beyond:
         assert isinstance(received(whole[:4] + header), ProtocolError), header
-
-
-def test_a_response_with_a_changed_byte_is_decoded_or_raises_one_of_our_errors() -> None:
-    chance = random.Random(20240229)
-    whole = found_coordinator()
-    for _ in range(300):
-        broken = bytearray(whole)
-        broken[chance.randrange(len(broken))] = chance.randrange(256)
-        received(bytes(broken))
-
-
-def test_name_resolution_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    release = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(LONG) and [])
-    with pytest.raises(DeadlineExceeded, match="'nowhere' was not resolved"):
-        Connection.open("nowhere", 9092, OPTIONS, after(SHORT))
-    release.set()
 
 
 def test_an_unknown_host_and_a_closed_port_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
