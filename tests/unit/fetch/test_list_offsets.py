@@ -111,32 +111,12 @@ def test_a_throttled_leader_takes_no_time_from_the_others(fake: FakeKafka, slow_
     assert [*errors] == [first]
 
 
-def test_the_backoff_doubles_up_to_its_maximum(fake: FakeKafka, hand: Hand) -> None:
-    fake.next("ListOffsets", Fault(error=6, broker=1), times=4)
-    with closing(Cluster(wire_options(fake, retry_backoff=5.0, retry_backoff_max=15.0))) as made:
-        assert ends(made, within=1000.0, clock=hand) == {"t-0": 3, "t-1": 0}
-    assert hand.now == 5 + 10 + 15 + 15
-
-
-@pytest.mark.parametrize("error_code", [5, 6, 9, 78])
-def test_an_election_longer_than_the_deadline_is_retriable(fake: FakeKafka, lookup: Lookup, error_code: int) -> None:
-    fake.next("ListOffsets", Fault(error=error_code), times=1000)
-    with pytest.raises(RetriableError) as error:
+def test_an_election_longer_than_the_deadline_is_retriable(fake: FakeKafka, lookup: Lookup) -> None:
+    fake.next("ListOffsets", Fault(error=6), times=1000)
+    with pytest.raises(RetriableError, match=r"6 \("):
         lookup(within=100.0)
-    assert f"{error_code} (" in str(error.value)
     fake.clear_faults()
     assert lookup() == {"t-0": 3, "t-1": 0}
-
-
-def test_the_partitions_error_is_reported_even_if_no_broker_sends_metadata(
-    fake: FakeKafka, lookup: Lookup, hand: Hand
-) -> None:
-    lookup()
-    fake.next("ListOffsets", Fault(error=9), times=1000)
-    fake.next("Metadata", Fault(drop="before"), times=1000)
-    with pytest.raises(RetriableError, match=r"9 \(REPLICA_NOT_AVAILABLE\)"):
-        lookup(within=100.0)
-    assert hand.now >= 70.0, "retries until the deadline"
 
 
 def test_found_offsets_are_returned_even_if_no_broker_sends_metadata(fake: FakeKafka, lookup: Lookup) -> None:
@@ -182,14 +162,6 @@ def test_a_partition_is_missing_after_two_attempts_in_a_row_and_if_no_broker_kno
     missing: set[TopicPartition] = set()
     assert lookup(missing, within=1000.0) == {"t-0": 3}
     assert missing == expected
-
-
-def test_unknown_partitions_are_retriable_before_the_last_attempt(fake: FakeKafka, lookup: Lookup) -> None:
-    fake.logs["t"].clear()
-    missing: set[TopicPartition] = set()
-    with pytest.raises(RetriableError, match="t-0 .* timed out: t-0 does not exist"):
-        lookup(missing, within=50.0)
-    assert not missing
 
 
 def test_a_partition_without_a_leader_is_left_out_if_others_are_found(fake: FakeKafka, lookup: Lookup) -> None:
@@ -239,28 +211,6 @@ def test_a_hanging_leader_does_not_block_the_responses_of_others(
     assert ends(cluster, set(), within=1.0) == {"t-1": 0}
     assert cluster.is_connected(2)
     assert not connected or cluster.connection(2, after()) is kept[2], "the connection is still usable"
-    fake.brokers[1].hung = False
-
-
-def test_an_unreachable_leader_leaves_time_for_a_slow_response(
-    fake: FakeKafka, slow_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow_cluster.metadata(["t"], after())
-    slow_cluster.connection(2, after())
-    fake.brokers[1].hung = True
-    held = threading.Event()
-    fake.next("ListOffsets", Fault(hold=held, broker=2))
-    opening = slow_cluster._connections._open
-
-    def late(*where: Any) -> Any:
-        """The response arrives when the time for the unreachable connection is over."""
-        try:
-            return opening(*where)
-        finally:
-            held.set()
-
-    monkeypatch.setattr(slow_cluster._connections, "_open", late)
-    assert ends(slow_cluster, set(), within=1.0) == {"t-1": 0}
     fake.brokers[1].hung = False
 
 

@@ -48,11 +48,9 @@ JOINING = {
             "0267026d0000000002690272000493e0030274027504742e2a08756e69666f726d0100",
         ),
         (0, {"member_epoch": 7}, "0267026d000000070000ffffffff00000000"),
-        (1, {"member_epoch": 7}, "0267026d000000070000ffffffff0000000000"),
-        (0, {"member_epoch": 7, "topic_partitions": [[0, 2]]}, f"0267026d000000070000ffffffff0000{OWNED}"),
         (1, {"member_epoch": 7, "topic_partitions": [[0, 2]]}, f"0267026d000000070000ffffffff000000{OWNED}"),
     ],
-    ids=["joins", "joins with a pattern", "unchanged", "unchanged, 1", "partitions", "partitions, 1"],
+    ids=["joins", "joins with a pattern", "unchanged", "partitions"],
 )
 def test_a_heartbeat_has_the_bytes_of_java(version: int, fields: dict[str, Any], encoded: str) -> None:
     topic = functools.partial(ConsumerGroupHeartbeatRequest.TopicPartitions, version=version, topic_id=TOPIC_ID)

@@ -122,15 +122,3 @@ def test_a_commit_of_a_deleted_group_or_a_fenced_member_loses_the_partitions(
     answer = offsets.commit(Membership(member_id="m"), {TP: CommittedOffset(7)}, Deadline.after(TIMEOUT))
     assert answer.failure is not None
     assert answer.failure.action is ErrorAction.RESET_GENERATION
-
-
-def test_a_failed_commit_request_is_the_last_and_keeps_confirmations(fake: FakeKafka, offsets: GroupOffsets) -> None:
-    fake.create_topic("many", partitions=MANY)
-    wanted = {TopicPartition("many", number): CommittedOffset(7) for number in range(MANY)}
-    fake.next("OffsetCommit", Fault())
-    fake.next("OffsetCommit", Fault(error=16))
-    answer = offsets.commit(Membership(), wanted, Deadline.after(TIMEOUT))
-    assert [each.error for each in fake.commits] == [0, 16]
-    assert answer.failure is not None
-    assert {tuple(tp) for tp in answer.confirmed} == fake.commits[0].offsets.keys()
-    assert answer.errors.keys() == {TopicPartition(*tp) for tp in fake.commits[1].offsets}

@@ -107,14 +107,6 @@ def test_partitions_that_members_own_are_known_before_any_metadata() -> None:
     assert brokers.seen() == {"t": 4}
 
 
-def test_a_complete_response_needs_no_other_broker() -> None:
-    brokers = Brokers(TWO, TWO)
-    assert brokers.seen() == {"t": 2}
-    brokers.answers[0] = FOUR
-    assert brokers.seen() == {"t": 4}
-    assert brokers.asked == 2
-
-
 def test_a_topic_that_the_leader_may_not_describe_keeps_its_owned_partitions(caplog: pytest.LogCaptureFixture) -> None:
     brokers = Brokers({"t": topic("t", 0, DENIED), "u": topic("u", 1)})
     brokers.view.expect([TopicPartition("t", 1)])

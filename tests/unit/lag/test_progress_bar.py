@@ -95,12 +95,6 @@ def test_the_bar_follows_the_batches_and_ends_at_100_percent() -> None:
     assert "100/100" in last
 
 
-def test_batches_before_the_start_of_the_bar_count() -> None:
-    query = FakeQuery(FakeProgress(0, 10, 40), FakeProgress(10, 20, 50))
-    with progress_bar(query, file=io.StringIO()) as bar:
-        assert (bar.n, bar.total) == (20, 40)
-
-
 def test_batches_that_ended_between_two_updates_count() -> None:
     query = FakeQuery()
     with progress_bar(query, file=io.StringIO()) as bar:

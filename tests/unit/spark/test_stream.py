@@ -154,35 +154,19 @@ def test_the_wrapper_of_available_now_is_refused_where_spark_uses_it(
         reader.latestOffset()
 
 
-@pytest.fixture
-def gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic of the query is gone."""
-
+def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
+    reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def pin_starts(_: FakeDriver) -> None:
         raise TopicError("Topic 'none' cannot be read.", error_code=3)
 
     monkeypatch.setattr(FakeDriver, "pin_starts", pin_starts)
-
-
-@pytest.mark.usefixtures("gone")
-def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
-    reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
     start = reader.initialOffset()
     assert len(reader.partitions(start, logged(batch(0, 3)))) == 1
     monkeypatch.setattr(FakeDriver, "planned", [batch(3, 5)])
     reported(reader, batch(0, 3)).join(TIMEOUT_S)
     assert (fake(reader).started, fake(reader).completed) == ([(batch(0, 3), True)], [batch(0, 3)])
     assert reader.latestOffset(logged(batch(0, 3))) == batch(3, 5).as_json()
-
-
-@pytest.mark.usefixtures("gone")
-def test_a_new_query_without_its_topics_fails(reader: GroupStreamReader) -> None:
-    start = reader.initialOffset()
-    for _ in range(2):
-        with pytest.raises(TopicError, match="Topic 'none'"):
-            reader.latestOffset(start)
-    assert fake(reader).started == []
 
 
 @pytest.mark.parametrize("error", [GroupError("The group refuses this member.", error_code=30), KeyError("a bug")])
