@@ -4,7 +4,7 @@ client; the sticky assignors."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any
 
@@ -245,31 +245,25 @@ def test_a_balanced_assignment_stays_whoever_has_one_more(assignor: str) -> None
         assert assign(assignor, *reversed(members), layout=counts(t=5, u=3)) == had
 
 
-def calls(work: Callable[[], Any]) -> int:
-    """The number of function calls, also of Python's functions."""
-    count = 0
-
-    def called(_frame: object, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(called)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 @pytest.mark.parametrize("assignor", STICKY)
 def test_equal_subscriptions_are_assigned_in_linear_time(assignor: str) -> None:
-    def rebalanced(size: int) -> tuple[int, int]:
-        names, layout = [f"m{number}" for number in range(20)], counts(t=size)
+    def calls(size: int) -> int:
+        """The function calls of a first assignment, and of one after a member has left."""
+        names, layout, count = [f"m{number}" for number in range(20)], counts(t=size), 0
+
+        def called(_frame: object, event: str, _argument: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
         new = [member(assignor, name) for name in names]
         first = assign(assignor, *new, layout=layout)
         stay = [member(assignor, name, "t", first[name], 1) for name in names[1:]]
-        first_calls = calls(lambda: assign(assignor, *new, layout=layout))
-        return first_calls, calls(lambda: assign(assignor, *stay, layout=layout))
+        sys.setprofile(called)
+        try:
+            for members in (new, stay):
+                assign(assignor, *members, layout=layout)
+        finally:
+            sys.setprofile(None)
+        return count
 
-    for small, large in zip(rebalanced(500), rebalanced(2000), strict=True):
-        assert large < 4.5 * small
+    assert calls(2000) < 4.5 * calls(500)

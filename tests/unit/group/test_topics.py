@@ -101,12 +101,6 @@ def test_the_response_of_the_only_broker_counts_after_a_complete_one(before: int
     assert brokers.seen() == {"t": 2}
 
 
-def test_partitions_that_members_own_are_known_before_any_metadata() -> None:
-    brokers = Brokers({}, FOUR)
-    brokers.view.expect([TopicPartition("t", 2)])
-    assert brokers.seen() == {"t": 4}
-
-
 def test_a_topic_that_the_leader_may_not_describe_keeps_its_owned_partitions(caplog: pytest.LogCaptureFixture) -> None:
     brokers = Brokers({"t": topic("t", 0, DENIED), "u": topic("u", 1)})
     brokers.view.expect([TopicPartition("t", 1)])

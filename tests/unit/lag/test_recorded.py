@@ -1,4 +1,7 @@
-"""Reports from the recorded progress of real queries (recorded/record.py): one with end offsets, one without."""
+"""Reports from the recorded progress of real queries: one with end offsets, one without.
+
+A listener got this progress, of a query that shared its topic with another one for a while.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tests.unit.lag.events import progressed
 
 
 def recorded(version: str) -> list[dict[str, Any]]:
-    """The progress of each batch of a real query, with this version of PySpark (see recorded/record.py)."""
+    """The progress of each batch of a real query, with this version of PySpark."""
     lines = (Path(__file__).parent / "recorded" / f"pyspark-{version}.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 

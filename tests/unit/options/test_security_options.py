@@ -1,4 +1,4 @@
-"""Security options: load() rejects contradictions, and no error shows a secret."""
+"""Security options: load() rejects contradictions, and no error shows a secret. A JAAS config is read as in Java."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.options.logins import PasswordLogin, parse_jaas
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
@@ -235,3 +236,59 @@ def test_options_and_tasks_survive_pickling_and_never_show_a_secret(encrypted: P
     assert task.wire.sasl is not None
     assert task.wire.sasl.password is not None
     assert task.wire.sasl.password.text == "s3cret"
+
+
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required "
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule required "
+USER_ALICE = 'username="alice" '
+LOGIN = PLAIN_MODULE + USER_ALICE
+
+
+@pytest.mark.parametrize(
+    ("line", "username", "password"),
+    [
+        (PLAIN_MODULE + 'username="alice" password="pw";', "alice", "pw"),
+        (SCRAM_MODULE + "password='pw' username='alice';", "alice", "pw"),
+        (PLAIN_MODULE + "username=alice password=pw-1_$;", "alice", "pw-1_$"),
+        (PLAIN_MODULE + 'username = "alice"\n  password = "pw" ;\n', "alice", "pw"),
+        (LOGIN + r'password="a\"b";', "alice", 'a"b'),
+        (LOGIN + r'password="a\\b\tc\x";', "alice", "a\\b\tcx"),
+        (LOGIN + r'password="\101\1019";', "alice", "AA9"),
+        (LOGIN + """password="it's; a=b // no comment";""", "alice", "it's; a=b // no comment"),
+        (LOGIN + """password='say "x"';""", "alice", 'say "x"'),
+        (LOGIN + 'password="pässwörd€";', "alice", "pässwörd€"),
+        (LOGIN + 'password="";', "alice", ""),
+        (LOGIN + 'serviceName="kafka" password="pw";', "alice", "pw"),
+        ("/* the login */ " + LOGIN + '// of alice\n password="pw";', "alice", "pw"),
+        ("kafkashaded." + LOGIN + 'password="pw";', "alice", "pw"),
+        (PLAIN_MODULE.replace("required", "Required") + USER_ALICE + 'password="pw";', "alice", "pw"),
+    ],
+)
+def test_user_name_and_password_are_read_as_java_reads_them(line: str, username: str, password: str) -> None:
+    assert parse_jaas(line) == PasswordLogin(username, Secret(password))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "must end with a semicolon"),
+        (";", "must end with a semicolon"),
+        ("alice:s3cret", "must end with a semicolon"),
+        (LOGIN + 'password="s3cret"', "must end with a semicolon"),
+        (LOGIN + 'password="s3cret;', "quote is not closed"),
+        (LOGIN + "password=s3/cret;", "not in quotes"),
+        (LOGIN + "password=s3cret==;", "name=value pairs"),
+        (LOGIN + "password s3cret;", "name=value pairs"),
+        (LOGIN + 'password="s3cret"; ' + LOGIN + 'password="s3cret";', "name=value pairs"),
+        (PLAIN_MODULE + 'password="s3cret";', "username and password are required"),
+        (LOGIN + ";", "username and password are required"),
+        (PLAIN_MODULE.replace("required", "s3cret") + USER_ALICE + 'password="s3cret";', "'required' must follow"),
+        (SCRAM_MODULE + USER_ALICE + 'password="s3cret" tokenauth="true";', "delegation tokens"),
+        ("a.b.Krb5LoginModule required keyTab='s3cret';", "kafka.sasl.kerberos.service.name"),
+        ("a.b.S3cretLoginModule required x='s3cret';", "a PlainLoginModule or ScramLoginModule"),
+    ],
+)
+def test_an_invalid_line_is_an_error_with_the_fix_and_without_a_value(line: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as raised:
+        parse_jaas(line)
+    assert "s3cret" not in str(raised.value)

@@ -141,14 +141,6 @@ def test_retriable_errors_while_the_target_is_looked_up_leave_nothing_out(
     assert target.limit({A: 50, B: 60}) == {A: 10, B: 3}
 
 
-def test_the_lookup_of_the_target_is_retried_for_a_limited_time(world: World) -> None:
-    world.silent = {A}
-    with pytest.raises(BrokerUnavailable, match="returns the end of t-0"):
-        make(world).set_once()
-    assert world.looks > 10
-    assert available_now.START_TIMEOUT - 2 < world.hand.now <= available_now.START_TIMEOUT
-
-
 @pytest.mark.parametrize("what", ["t-0", "t"])
 def test_a_topic_deleted_before_is_data_loss_or_left_out(
     world: World, what: str, caplog: pytest.LogCaptureFixture
@@ -279,17 +271,3 @@ def test_a_fatal_error_ends_the_run_at_once(world: World, target: AvailableNowTa
     world.refused = RequestFailed(ErrorAction.FATAL, "denied", error=GroupError("denied", "Grant it.", error_code=30))
     with pytest.raises(GroupError, match="denied"):
         target.is_reached()
-
-
-def test_a_waiting_run_logs_what_it_waits_for_and_once_that_it_may_wait_for_itself(
-    world: World, target: AvailableNowTarget, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.offsets = {A: 4}
-    with caplog.at_level(logging.INFO):
-        while world.hand.now < 2 * available_now.LOG_INTERVAL + 2:
-            target.is_reached()
-            target.wait()
-            if world.hand.now < available_now.LOG_INTERVAL:
-                assert "waits for other members" not in caplog.text
-    assert caplog.text.count("the run waits for other members: t-0 at 4 of 10") == 2
-    assert caplog.text.count("give each read its own") == 1

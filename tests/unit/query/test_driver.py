@@ -178,33 +178,16 @@ def test_slow_batches_log_a_warning_with_the_setting_that_they_need_at_most_ever
         assert driver.plan_batch(end, None) is end
         times.now += 10_000.0
     assert caplog.text.count(SLOW) == 2, "an idle query has no slow batch"
+    for seconds, warnings in ((239.0, 2), (2_000.0, 3)):
+        fake.produce("t", ["more"])
+        end = driver.plan_batch(end, None)
+        times.now += seconds
+        driver.complete(end)  # as reported: the time to the next trigger does not count
+        times.now += 10_000.0
+        assert caplog.text.count(SLOW) == warnings
     assert f"group g: a batch took 241 s until its commit, {SLOW} 240 s" in caplog.text
     assert "Make batches smaller with maxOffsetsPerTrigger" in caplog.text
     assert "kafka.max.poll.interval.ms (now 300000) above 301000" in caplog.text
-
-
-def test_a_reported_batch_counts_without_the_time_to_the_next_trigger(
-    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    driver = start()
-    times = Times(driver, monkeypatch)
-    end = BatchOffset()
-    for seconds, warnings in ((1, 0), (239, 0), (241, 1)):
-        end = driver.plan_batch(end, None)
-        times.now += seconds
-        driver.complete(end)  # as reported
-        times.now += 10_000
-        assert caplog.text.count(SLOW) == warnings
-        fake.produce("t", ["more"])
-    assert f"group g: a batch took 241 s until its commit, {SLOW} 240 s" in caplog.text
-
-
-def test_logged_ends_of_a_recreated_topic_do_not_stay_in_the_offset(fake: FakeKafka, start: Start) -> None:
-    old = BatchOffset.of([OffsetRange("t", number, 50, 50, "old") for number in (0, 7)])
-    driver = start(old, failOnDataLoss="false")
-    planned = driver.plan_batch(old, None)
-    assert spans(planned) == {0: (0, 10)}
-    assert TopicPartition("t", 7) not in planned.ranges
 
 
 def quits(old: object, new: object) -> None:

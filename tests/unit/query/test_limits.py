@@ -43,13 +43,8 @@ def test_each_partition_gets_a_portion_of_the_limit_by_its_backlog(
     backlog: tuple[int, ...], limit: int | None, taken: tuple[int, ...]
 ) -> None:
     assert admit(table(*[0] * len(backlog)), table(*backlog), limit) == table(*taken)
-
-
-def test_a_partition_whose_end_is_unknown_or_before_its_position_does_not_advance() -> None:
-    positions = table(50, 50, 50)
     ends = {TopicPartition("t", 0): 60, TopicPartition("t", 1): 5}
-    assert admit(positions, ends, None) == table(60, 50, 50)
-    assert admit(positions, ends, 4) == table(54, 50, 50)
+    assert admit(table(50, 50, 50), ends, 4) == table(54, 50, 50), "unknown ends, and ends before a position"
 
 
 class Logs:
@@ -140,14 +135,6 @@ def test_a_partition_that_comes_back_is_sampled_at_its_new_position(made: Make) 
     logs.limit.limit({stays: 50}, {stays: 100}, LIMIT)
     ends = logs.limit.limit({stays: 100, leaves: 9000}, {stays: 100, leaves: 20_000}, LIMIT)
     assert logs.bytes_of(leaves, 9000, ends[leaves]) <= LIMIT
-
-
-def test_partitions_with_the_oldest_samples_come_first(made: Make) -> None:
-    logs = made(*[lambda _: 100.0] * 5)
-    logs.answered = 1
-    for batch in range(3):  # the first also samples the start
-        logs.limit.limit(dict.fromkeys(logs.sizes, 0), dict.fromkeys(logs.sizes, 1000), LIMIT)
-        assert len({next(iter(asked)) for asked in logs.samples}) == min(2 * batch + 2, 5)
 
 
 def test_a_partition_of_unknown_size_reads_like_the_others_and_is_asked_again_later(hand: Hand, made: Make) -> None:

@@ -234,22 +234,6 @@ def test_a_starting_offset_outside_the_log_is_not_committed(world: World, given:
     assert Query(world, **given).assign().positions() == {A: 9, B: 0}, "the group has commits"
 
 
-@pytest.mark.parametrize(
-    ("silent", "took", "pause"), [((B,), 5.0, 20.0), ((B,), 14.0, 30.0), ((B,), 0.0, 1.0), ((A, B), 5.0, 1.0)]
-)
-def test_lookups_of_unresolved_starts_are_rarer_the_longer_they_block_other_partitions(
-    world: World, silent: tuple[TopicPartition, ...], took: float, pause: float
-) -> None:
-    leaderless = {tp: world.logs.pop(tp) for tp in silent}
-    world.meanwhile = lambda: setattr(world.hand, "now", took)
-    query = Query(world).assign()
-    world.logs |= leaderless
-    for waited, unresolved in ((pause - 0.5, set(silent)), (0.5, set())):
-        world.hand.now += waited
-        query.retry()
-        assert query.tracker.unresolved(OWNER) == unresolved
-
-
 def test_the_retry_of_a_commit_does_not_wait_for_unresolved_starts(world: World) -> None:
     world.logs.pop(B)
     query = Query(world).assign().read({A: 6})
@@ -485,27 +469,6 @@ def test_resolving_on_the_members_thread_leaves_half_a_session_to_heartbeat(worl
     Query(world, **given).partitions_assigned(BOTH, OWNER, Deadline.after(session / 2))
     assert len(world.waits) == 2
     assert max(world.waits) <= session / 2, "both have the one deadline"
-
-
-@pytest.mark.parametrize("failing", ["lookup", "commit"])
-def test_a_start_that_is_not_found_or_not_committed_is_retried_after_a_heartbeat(world: World, failing: str) -> None:
-    if failing == "lookup":
-        world.refused = FAILED
-    world.commits_refused = FAILED
-    query = Query(world).assign()
-    assert query.tracker.unresolved(OWNER) == (BOTH if failing == "lookup" else frozenset())
-    world.refused = world.commits_refused = None
-    tries = len(world.waits)
-    query.retry_if_due()
-    assert len(world.waits) == tries, "not before the retry interval"
-    world.hand.now += 1.0
-    query.retry_if_due()
-    assert world.commits == [{A: 2, B: 0}]
-    assert max(world.waits) <= 45.0 / 2
-    tries = len(world.waits)
-    world.hand.now += 1.0
-    query.retry_if_due()
-    assert len(world.waits) == tries, "nothing is left to be done"
 
 
 def test_one_thread_retries_at_a_time_and_an_interval_after_the_last_try_has_ended(hand: Hand) -> None:
