@@ -110,9 +110,7 @@ def decoded(part: str) -> str:
     return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode()
 
 
-def test_the_entra_recipe_gets_one_token_from_the_managed_identity_for_the_scope(
-    modules: Path, service: TokenService
-) -> None:
+def test_the_entra_recipe_gets_one_token_from_the_managed_identity(modules: Path, service: TokenService) -> None:
     path = "/metadata/identity/oauth2/token"
     lifetime = {"expires_in": "3600", "expires_on": str(int(time.time()) + 3600)}
     service.answers[path] = {"access_token": "entr4", "token_type": "Bearer", "resource": "api://app", **lifetime}
@@ -157,9 +155,7 @@ def options_of(code: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("code", SIGN_INS)
-def test_the_options_of_a_sign_in_fit_together(
-    code: str, modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_of_a_sign_in_fit(code: str, modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(modules))
     for name in re.findall(r"""os\.environ\[["'](\w+)["']\]""", "".join(BLOCKS)):
         monkeypatch.setenv(name, "x")

@@ -169,7 +169,7 @@ def test_lag_prints_a_row_for_each_partition(fake: FakeKafka, capsys: pytest.Cap
     assert sum(int(row[3]) for row in rows[1:]) == 6
 
 
-def test_report_writes_the_page_and_prints_its_path(
+def test_report_writes_a_page_and_prints_its_path(
     fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "report.html"

@@ -35,9 +35,7 @@ def sources(*lines: str) -> list[LoggedSource]:
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: "-".join(path.parts[-4:]))
-def test_the_offsets_of_recorded_logs_are_found_and_a_log_that_is_cut_off_never_gives_another_offset(
-    path: Path,
-) -> None:
+def test_the_offsets_of_recorded_logs_are_found_and_a_cut_log_never_gives_another_offset(path: Path) -> None:
     whole = path.read_bytes()
     found = parse_log(whole)
     assert all(each.offset == "-" or each.topics in ({"orders"}, {"payments"}) for each in found)

@@ -76,9 +76,7 @@ def test_retention_that_removed_all_epochs_is_not_a_truncation(fake: FakeKafka) 
     assert values(fake, 2, 16, epoch=1, fail_on_data_loss=False) == new(14, 16)
 
 
-def test_a_leader_elected_during_a_task_is_checked_before_it_is_read(
-    fake: FakeKafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_leader_elected_during_a_task_is_checked_first(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
     fill(fake, "old", 2000)
     rows = read(task(fake, (0, 0, 2000), epoch=0, fail_on_data_loss=False, fetch_max_bytes=20_000))
     found = [value.decode() for value in next(rows)["value"].to_pylist()]

@@ -89,9 +89,7 @@ def test_kept_records_end_in_the_middle_of_a_range(fake: FakeKafka) -> None:
     assert rows(fake, (0, 10, 390)) == of(0, 10, 390)
 
 
-def test_the_time_that_spark_needs_for_kept_records_is_not_a_lack_of_progress(
-    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_of_spark_for_kept_records_is_no_standstill(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     rows(fake, (0, 0, 10))
     more = task(fake, (0, 10, 790), poll_timeout=5.0)
     clock = Hand()
@@ -146,9 +144,7 @@ def test_nothing_is_kept_beside_aborted_transactions(fake: FakeKafka, local: Pat
     assert not kept_files(local)
 
 
-def test_an_unreadable_file_is_ignored_and_a_cut_file_gives_its_complete_record_batches(
-    fake: FakeKafka, local: Path
-) -> None:
+def test_an_unreadable_file_is_ignored_and_a_cut_file_gives_complete_batches(fake: FakeKafka, local: Path) -> None:
     for damage in (b"", b"\0" * 5, b"\0" * 500, b"\xff" * 500, None):
         rows(fake, (0, 0, 10))
         (path,) = kept_files(local)
@@ -265,7 +261,5 @@ def test_the_size_is_estimated_before_the_first_response(offsets: int, asked: in
         (8_000_000, 100, 10**9, LIMIT),
     ],
 )
-def test_a_fetch_asks_for_whole_record_batches_of_what_is_left(
-    largest_batch: int, per_offset: float, offsets: int, asked: int
-) -> None:
+def test_a_fetch_asks_for_whole_record_batches(largest_batch: int, per_offset: float, offsets: int, asked: int) -> None:
     assert RecordSizes(per_offset, largest_batch).fetch_bytes(offsets, LIMIT, MIN_FETCH) == asked

@@ -282,9 +282,7 @@ def test_a_recreated_topic_is_data_loss_and_never_other_records(fake: FakeKafka,
 
 
 @pytest.mark.parametrize("fail_on_data_loss", [True, False], ids=["fail", "skip"])
-def test_a_broker_without_the_topic_or_its_id_does_not_make_it_deleted(
-    fake: FakeKafka, fail_on_data_loss: bool
-) -> None:
+def test_a_broker_without_the_topic_or_its_id_does_not_delete_it(fake: FakeKafka, fail_on_data_loss: bool) -> None:
     fill(fake)
     fake.next("Fetch", Fault(error=100), times=MAX_ATTEMPTS + 5)
     assert fetched(fake, (0, 0, 20), fail_on_data_loss=fail_on_data_loss) == of(0, 0, 20)
@@ -362,9 +360,7 @@ def test_connections_are_kept_for_the_next_task_and_not_after_a_failure(fake: Fa
     assert fake.request_count("ApiVersions") > before
 
 
-def test_idle_connections_are_closed_when_the_next_task_starts(
-    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_connections_are_closed_as_the_next_task_starts(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(fake)
     fetched(fake, (0, 0, 20))
     ((used, kept),) = reader._idle_clusters.values()

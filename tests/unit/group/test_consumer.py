@@ -89,9 +89,7 @@ def test_a_join_reports_everything_with_epoch_0_and_no_partitions() -> None:
     ],
     ids=["nothing", "all partitions", "no partitions", "topics", "after a failure"],
 )
-def test_a_heartbeat_reports_what_changed_since_the_last_answer(
-    me: ConsumerMembership, reported: dict[str, Any]
-) -> None:
+def test_a_heartbeat_reports_changes_since_the_last_answer(me: ConsumerMembership, reported: dict[str, Any]) -> None:
     assert fields(me) == reported
     assert build_request(me, STATIC).instance_id == "i", "with every heartbeat"
 

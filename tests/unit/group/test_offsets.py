@@ -99,9 +99,7 @@ def _join(member: MembershipRequests, deadline: Deadline) -> Membership:
 
 
 @pytest.mark.parametrize(("count", "metadata"), [(MANY, ""), (300, "m" * 4096)])
-def test_no_commit_request_exceeds_the_coordinators_record_batch(
-    fake: FakeKafka, offsets: GroupOffsets, count: int, metadata: str
-) -> None:
+def test_no_commit_request_is_too_large(fake: FakeKafka, offsets: GroupOffsets, count: int, metadata: str) -> None:
     fake.create_topic("many", partitions=MANY)
     wanted = {TopicPartition("many", number): number for number in range(count)}
     commits = {tp: CommittedOffset(offset, metadata) for tp, offset in wanted.items()}

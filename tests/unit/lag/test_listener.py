@@ -135,9 +135,7 @@ def test_a_query_that_owns_no_partition_still_reports_its_counters(listener: Lag
     assert [(report.partitions, report.counters) for report in reports] == [((), Counters(lost=1))]
 
 
-def test_a_failing_sink_is_logged_and_the_other_sinks_get_the_report(
-    reports: Reports, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_sink_is_logged_and_others_get_the_report(reports: Reports, caplog: pytest.LogCaptureFixture) -> None:
     def broken(report: LagReport) -> None:
         raise OSError("disk full")
 
@@ -147,9 +145,7 @@ def test_a_failing_sink_is_logged_and_the_other_sinks_get_the_report(
     assert "disk full" in caplog.text
 
 
-def test_a_pyspark_without_end_offsets_causes_a_warning_at_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_pyspark_without_end_offsets_warns(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(module, "DataSourceStreamReader", object)
     LagListener()
     assert "no lag is reported: PySpark shows end offsets from 4.2 on" in caplog.text
@@ -220,7 +216,7 @@ def test_with_a_probe_reports_have_the_counters_of_the_member_in_that_group(
     assert [report.counters for report in reports] == [None, Counters(lost=1)]
 
 
-def test_small_batches_cause_at_most_one_lookup_per_second(
+def test_small_batches_look_up_once_per_second(
     probing: LagListener, client: FakeClient, reports: Reports, hand: Hand
 ) -> None:
     client.results = [group_at(float(at), 0, 0) for at in range(10)]
@@ -267,7 +263,7 @@ def test_lookups_of_an_unreachable_group_log_warnings_and_back_off(
     assert caplog.text.count("nobody answers") == 8
 
 
-def test_the_end_of_a_query_does_not_wait_for_an_unreachable_group(
+def test_the_end_does_not_wait_for_an_unreachable_group(
     probing: LagListener, client: FakeClient, reports: Reports
 ) -> None:
     client.results = [BrokerUnavailable("nobody answers")]

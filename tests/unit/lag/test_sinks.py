@@ -51,9 +51,7 @@ def sink(tmp_path: Path) -> File:
     return File(tmp_path)
 
 
-def test_the_log_has_at_most_one_line_per_interval_for_each_source(
-    hand: Hand, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_has_one_line_per_interval_for_each_source(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     sink = LogSink(interval=10.0, clock=hand)
     for _ in range(21):

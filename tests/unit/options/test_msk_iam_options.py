@@ -145,10 +145,3 @@ def test_the_error_names_the_bad_setting_and_the_fix(given: dict[str, str], says
     with pytest.raises(OptionError, match=says) as raised:
         sasl(given)
     assert "s3cret" not in str(raised.value)
-
-
-@pytest.mark.parametrize("given", [IAM, OAUTH], ids=["AWS_MSK_IAM", "OAUTHBEARER"])
-def test_the_error_without_the_signer_names_the_package(given: dict[str, str], aws: pytest.MonkeyPatch) -> None:
-    aws.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(OptionError, match=r"pip install 'spark_group_source\[msk\]'"):
-        sasl(given)

@@ -175,9 +175,7 @@ def test_the_error_for_gssapi_without_its_library_names_the_package(monkeypatch:
     assert wire(given) == (None, Sasl("GSSAPI", kerberos_service="kafka"))
 
 
-def test_a_key_needs_its_chain_must_belong_to_it_and_be_encrypted(
-    authority: Authority, client: Path, encrypted: Path
-) -> None:
+def test_a_key_needs_its_chain_and_must_be_encrypted(authority: Authority, client: Path, encrypted: Path) -> None:
     key, chain = parts(encrypted)
     plain, its_chain = parts(client)
     _, other = parts(authority.issue("other", file="other.pem"))

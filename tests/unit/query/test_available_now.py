@@ -142,9 +142,7 @@ def test_retriable_errors_while_the_target_is_looked_up_leave_nothing_out(
 
 
 @pytest.mark.parametrize("what", ["t-0", "t"])
-def test_a_topic_deleted_before_is_data_loss_or_left_out(
-    world: World, what: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_deleted_topic_is_data_loss_or_left_out(world: World, what: str, caplog: pytest.LogCaptureFixture) -> None:
     world.missing, world.topic_error = ({A}, 0) if what == "t-0" else (set(), 3)
     with pytest.raises(DataLoss, match=f"{what} does not exist any more"):
         make(world).set_once()

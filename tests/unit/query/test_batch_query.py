@@ -187,7 +187,11 @@ def test_trouble_that_does_not_end_is_an_error_in_time(
             OptionError,
             "t-0 starts at 5 and ends at 3. Give 'startingOffsets' and 'endingTimestamp'",
         ),
-        ({"startingTimestamp": "300"}, OptionError, "t-1, t-2 has no record at or after .* option 'startingTimestamp'"),
+        (
+            {"startingTimestamp": "300"},
+            OptionError,
+            r"t-1, t-2 has no record at or after .* option 'startingTimestamp' \(300\)\..*'startingOffsetsByTimestampStr",
+        ),
     ],
 )
 def test_an_impossible_range_is_an_error_with_offsets_and_options(

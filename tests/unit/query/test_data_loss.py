@@ -364,9 +364,7 @@ def test_a_topic_deleted_and_revoked_during_a_batch_is_data_loss(fake: FakeKafka
         eventually(lambda: query.driver.plan_batch(batch, None) is None)  # during a rebalance there is no data loss yet
 
 
-def test_a_new_partition_without_its_first_record_is_data_loss(
-    fake: FakeKafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_new_partition_without_first_record_is_data_loss(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(fake).read_all()
     query.close()
     create(fake, "gone", 0, 5)

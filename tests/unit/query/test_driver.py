@@ -200,9 +200,7 @@ def test_a_callback_that_calls_sys_exit_ends_the_query_which_leaves_its_group(fa
     eventually(lambda: not fake.group("g").members)
 
 
-def test_a_batch_waits_for_the_minimum_or_the_delay_and_then_keeps_the_byte_limit(
-    fake: FakeKafka, start: Start
-) -> None:
+def test_a_batch_waits_for_the_minimum_or_the_delay_and_keeps_the_byte_limit(fake: FakeKafka, start: Start) -> None:
     driver = start(subscribe="u", minOffsetsPerTrigger="50", maxTriggerDelay="1h")
     end = BatchOffset()
 

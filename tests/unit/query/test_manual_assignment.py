@@ -74,9 +74,7 @@ def test_exactly_the_assigned_partitions_are_read_and_committed_without_a_join(f
     assert not asked & {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
 
 
-def test_commits_of_a_deleted_topic_are_not_retried(
-    fake: FakeKafka, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_commits_of_deleted_topics_are_final(fake: FakeKafka, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     driver = start(failOnDataLoss="false")
     end = driver.plan_batch(BatchOffset(), None)
     fake.delete_topic("t")
@@ -177,9 +175,7 @@ def test_an_error_at_the_start_names_partitions_that_do_not_exist(start: Start, 
         start(assign=assign)
 
 
-def test_the_start_waits_for_a_partition_that_is_being_created(
-    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_start_waits_for_a_new_partition(fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", TIMEOUT)
     monkeypatch.setattr("spark_group_source.query.topics.time.sleep", lambda _: fake.create_topic("t", partitions=4))
     assert start(assign='{"t": [3]}').plan_batch(BatchOffset(), None).reads() == []

@@ -3,14 +3,13 @@ function that may move start positions."""
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from spark_group_source.errors import DataLoss, OptionError
+from spark_group_source.errors import OptionError
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
 from spark_group_source.options.offsets import AtTimestamp, Earliest, Latest, OffsetSpec, SpecificOffsets, StartSpec
 from spark_group_source.query.start_specs import check_names, resolve_spec
@@ -58,28 +57,6 @@ def test_specs_become_offsets(at: OffsetSpec, offsets: dict[TopicPartition, int]
 @pytest.mark.parametrize("at", [Earliest(), SpecificOffsets({A: 13, B: 2}, "x"), AtTimestamp(350, "x", True)])
 def test_partitions_without_a_leader_are_left_out(at: OffsetSpec) -> None:
     assert resolve_spec(at, [A, B], Leaders(silent=(A,)), fail_on_data_loss=True).keys() == {B}
-
-
-@pytest.mark.parametrize(("wanted", "nearest"), [(9, 10), (0, 10), (21, 20)])
-def test_an_offset_outside_the_log_is_an_error_with_the_range_or_becomes_the_nearest(
-    wanted: int, nearest: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    at = SpecificOffsets({A: wanted, B: 5}, "startingOffsets")
-    with pytest.raises(DataLoss) as lost:
-        resolve_spec(at, [A, B], Leaders(), fail_on_data_loss=True)
-    what = f"Option 'startingOffsets' has offset {wanted} for t-0, whose log holds [10, 20)."
-    assert what in str(lost.value)
-    assert "failOnDataLoss" in str(lost.value)
-    with caplog.at_level(logging.WARNING):
-        assert resolve_spec(at, [A, B], Leaders(), fail_on_data_loss=False) == {A: nearest, B: 5}
-    assert what in caplog.text
-
-
-def test_a_time_after_the_last_record_is_an_error_that_names_partitions_and_strategy() -> None:
-    with pytest.raises(OptionError) as refused:
-        resolve_spec(AtTimestamp(700, "startingTimestamp", or_latest=False), [A, B], Leaders(), fail_on_data_loss=True)
-    assert "t-1 has no record at or after the time in option 'startingTimestamp' (700)." in str(refused.value)
-    assert "'startingOffsetsByTimestampStrategy'" in str(refused.value)
 
 
 def test_a_record_written_between_the_two_lookups_is_not_skipped() -> None:

@@ -258,7 +258,7 @@ INTERLEAVED = b"".join(
         ([(1, 0)], 5, [5, 8]),  # the marker before the range ends the transaction
     ],
 )
-def test_an_aborted_producer_is_skipped_until_its_marker(
+def test_an_aborted_producer_is_skipped_to_its_marker(
     aborted: list[tuple[int, int]], start: int, expected: list[int]
 ) -> None:
     assert offsets(INTERLEAVED, aborted, start) == expected

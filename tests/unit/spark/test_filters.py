@@ -104,9 +104,7 @@ def test_filters_leave_the_offsets_that_may_pass(filters: list[Filter], left: li
         ([LessThan(TIMESTAMP, micros(5000))], None),
     ],
 )
-def test_filters_leave_times_from_the_earliest_millisecond_that_may_pass(
-    filters: list[Filter], earliest: int | None
-) -> None:
+def test_filters_leave_times_from_the_first_that_may_pass(filters: list[Filter], earliest: int | None) -> None:
     assert row_filter(filters).earliest_time == earliest
 
 

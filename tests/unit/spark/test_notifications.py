@@ -134,9 +134,7 @@ def test_events_that_came_before_spark_stopped_are_reported(server: Notification
     eventually(lambda: heard == [digest(END)])
 
 
-def test_the_socket_of_a_suspended_process_does_not_delay_a_new_server_for_long(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_socket_of_a_suspended_process_delays_no_new_server(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notification_client, "PROBE_TIMEOUT", 0.1)
     path = place / f"{notifications.PREFIX}other" / notifications.NAME
     path.parent.mkdir()
@@ -194,9 +192,7 @@ def test_a_query_is_left_out_if_its_commit_log_may_be_behind_its_events(
     assert heard == [digest(END)] * reported
 
 
-def test_a_drain_returns_when_all_that_spark_has_completed_was_heard(
-    server: NotificationServer, connect: Connect
-) -> None:
+def test_a_drain_returns_when_all_completed_batches_were_heard(server: NotificationServer, connect: Connect) -> None:
     client, heard = connect()
     server._drain = lambda: server.send([END])  # what was still in Spark's queue
     client.drain()
@@ -222,9 +218,7 @@ def test_a_drain_ends_when_the_server_goes_or_hangs(
     hung.close()
 
 
-def test_a_reader_that_does_not_read_is_cut_off_and_costs_the_others_nothing(
-    server: NotificationServer, connect: Connect
-) -> None:
+def test_a_reader_that_does_not_read_is_cut_off_for_the_others(server: NotificationServer, connect: Connect) -> None:
     _, heard = connect()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.connect(server.path)

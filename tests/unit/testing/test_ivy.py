@@ -78,7 +78,7 @@ def test_several_processes_download_once(cache: Path, fake_java: FakeJava) -> No
 
 
 @pytest.mark.parametrize("says", ["connection refused by the mirror", ":: FAILED DOWNLOADS ::"])
-def test_a_failed_download_is_retried_and_the_error_shows_ivys_output(
+def test_a_failed_download_is_retried_and_the_error_has_ivys_output(
     cache: Path, fake_java: FakeJava, says: str
 ) -> None:
     """Of a single failed jar, too, after which Ivy exits with 0."""

@@ -51,7 +51,7 @@ def test_a_connection_knows_the_versions_that_its_broker_supports(fake: FakeKafk
     assert not cluster.supports(1, 12345, 0, "offsets")
 
 
-def test_topics_that_nothing_requests_are_not_kept(
+def test_topics_without_requests_are_not_kept(
     fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Hand()
@@ -67,9 +67,7 @@ def test_topics_that_nothing_requests_are_not_kept(
     assert set(cluster.topics(["used", "over"], after())) == {"used", "over"}
 
 
-def test_metadata_has_an_error_for_a_missing_topic_and_no_leader_for_a_partition_without_one(
-    fake: FakeKafka, cluster: Cluster
-) -> None:
+def test_metadata_shows_missing_topics_and_partitions_without_a_leader(fake: FakeKafka, cluster: Cluster) -> None:
     fake.logs["t"][1].leader = None
     assert cluster.metadata(None, after()).topics["t"].partitions == {0: 1, 1: None}
     assert cluster.metadata(["nowhere"], after()).topics["nowhere"].error == 3
@@ -140,9 +138,7 @@ def test_an_open_connection_is_reused_and_a_broken_connection_is_not(fake: FakeK
     assert reopened.is_reusable()
 
 
-def test_connections_to_a_retired_broker_are_closed_after_the_broker_ended_them(
-    fake: FakeKafka, cluster: Cluster
-) -> None:
+def test_connections_to_a_retired_broker_are_closed_after_it_ended_them(fake: FakeKafka, cluster: Cluster) -> None:
     cluster.metadata(None, after())
     kept = [cluster.connection(2, after(), purpose) for purpose in ("", "other")]
     retired = fake.brokers.pop(2)
@@ -225,9 +221,7 @@ def test_responses_begin_with_the_throttle_time() -> None:
         assert first == "throttle_time_ms", (name, version)
 
 
-def test_a_throttle_beyond_the_deadline_fails_at_once_and_keeps_the_connection(
-    fake: FakeKafka, cluster: Cluster
-) -> None:
+def test_a_throttle_beyond_the_deadline_fails_and_keeps_the_connection(fake: FakeKafka, cluster: Cluster) -> None:
     connection = throttled(fake, cluster, BEYOND)
     before = len(fake.requests)
     with pytest.raises(DeadlineExceeded, match=r"HeartbeatRequest was not sent: broker 1 .* throttles .* quota"):
@@ -242,7 +236,7 @@ def test_a_throttle_beyond_the_deadline_fails_at_once_and_keeps_the_connection(
     assert cluster.throttle_remaining(1, "test") == 0
 
 
-def test_a_wakeup_ends_the_wait_for_a_throttle_and_keeps_the_connection(
+def test_a_wakeup_ends_a_throttle_and_keeps_the_connection(
     fake: FakeKafka, cluster: Cluster, wakeup: WakeupPipe
 ) -> None:
     connection = throttled(fake, cluster, LONG)

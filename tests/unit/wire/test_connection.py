@@ -77,9 +77,7 @@ def test_an_error_names_the_broker_with_its_id_host_and_port(fake: FakeKafka, co
 
 
 @pytest.mark.parametrize("sent", [0, 2, 4, 6, 11])
-def test_an_end_of_stream_within_a_frame_is_a_broken_connection(
-    fake: FakeKafka, connection: Connection, sent: int
-) -> None:
+def test_an_end_within_a_frame_is_a_broken_connection(fake: FakeKafka, connection: Connection, sent: int) -> None:
     fake.next("Heartbeat", Fault(raw=answer(2)[:sent], drop="answered"))
     with pytest.raises(BrokerUnavailable, match="HeartbeatRequest.*closed"):
         connection.call(heartbeat(), after())

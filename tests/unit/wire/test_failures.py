@@ -73,7 +73,7 @@ def test_a_broker_that_restarts_before_it_knows_its_users_is_retried(
         assert other.metadata(["t"], after()).topics["t"].partitions, "clusters of one process share that they worked"
 
 
-def test_one_broker_that_always_rejects_does_not_stop_the_others(
+def test_one_broker_that_rejects_stops_no_others(
     fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.metadata(["t"], after())
@@ -87,9 +87,7 @@ def test_one_broker_that_always_rejects_does_not_stop_the_others(
             cluster.connection(2, after())
 
 
-def test_a_task_in_a_new_process_retries_settings_that_worked_on_the_driver(
-    fake: FakeKafka, options: WireOptions
-) -> None:
+def test_a_task_in_a_new_process_retries_settings_of_the_driver(fake: FakeKafka, options: WireOptions) -> None:
     refuse(fake, times=3)
     with reader.pooled_cluster(options) as cluster:
         assert cluster.metadata(["t"], after()).topics["t"].partitions

@@ -77,9 +77,7 @@ def signer_of(tokens: MskIamTokens) -> str:
 
 
 @pytest.mark.parametrize("session_token", [None, "t0ken+/="])
-def test_a_token_is_the_request_to_connect_signed_by_awss_rules(
-    aws: pytest.MonkeyPatch, session_token: str | None
-) -> None:
+def test_a_token_is_the_signed_request_to_connect(aws: pytest.MonkeyPatch, session_token: str | None) -> None:
     if session_token is not None:
         aws.setenv("AWS_SESSION_TOKEN", session_token)
     aws.setattr("botocore.auth.get_current_datetime", lambda: datetime(2026, 11, 22, 21, 26, 38))  # noqa: DTZ001
@@ -108,9 +106,7 @@ def test_a_role_is_assumed_once_and_its_credentials_sign(service: TokenService) 
 
 
 @pytest.mark.parametrize("source", ["role", "container"])
-def test_no_token_outlives_the_credentials_that_signed_it(
-    service: TokenService, aws: pytest.MonkeyPatch, source: str
-) -> None:
+def test_no_token_outlives_its_credentials(service: TokenService, aws: pytest.MonkeyPatch, source: str) -> None:
     if source == "container":
         no_keys(aws)
     tokens = ROLE if source == "role" else MskIamTokens(REGION)
@@ -128,7 +124,7 @@ def test_a_renewed_file_with_keys_is_read_for_the_next_token(aws: pytest.MonkeyP
         assert signer_of(MskIamTokens(REGION, profile="orders")) == key
 
 
-def test_a_role_is_assumed_again_after_the_keys_of_its_profile_changed(
+def test_a_role_is_assumed_again_after_its_keys_changed(
     service: TokenService, aws: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     no_keys(aws)
@@ -212,9 +208,7 @@ def test_the_error_without_the_signer_names_the_package(aws: pytest.MonkeyPatch)
         MskIamTokens(REGION).fetch(after())
 
 
-def test_the_identity_is_logged_if_the_login_line_asks_for_it(
-    service: TokenService, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_identity_is_logged_if_wanted(service: TokenService, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "spark_group_source"):
         signer_of(MskIamTokens(REGION))
         assert caplog.text == ""

@@ -204,9 +204,7 @@ def test_a_wrong_clock_of_this_machine_does_not_shorten_a_token(service: TokenSe
         fetched(service.client())
 
 
-def test_the_log_names_the_principal_and_the_scope_by_their_claims(
-    service: TokenService, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_names_principal_and_scope_by_claims(service: TokenService, caplog: pytest.LogCaptureFixture) -> None:
     service.answer = lambda: (200, {"access_token": jwt(300, azp="app", scp=["a", "b"])})
     with caplog.at_level(logging.INFO):
         fetched(service.client(subject_claim="azp", scope_claim="scp"))
@@ -259,7 +257,7 @@ def test_a_wait_ends_at_the_deadline_and_at_the_end_of_the_query(service: TokenS
     assert len(service.requests) == 1
 
 
-def test_a_failed_renewal_leaves_the_old_token_and_warns_with_a_count(
+def test_a_failed_renewal_leaves_the_old_token_and_warns(
     service: TokenService, caplog: pytest.LogCaptureFixture
 ) -> None:
     hand = Hand()
@@ -508,9 +506,7 @@ def test_https_to_a_service_without_tls_names_the_option(service: TokenService) 
         fetched(service.client(endpoint=url, tls=Tls()))
 
 
-def test_no_error_and_no_log_line_shows_the_query_of_the_endpoints_url(
-    service: TokenService, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_error_and_no_log_line_shows_the_urls_query(service: TokenService, caplog: pytest.LogCaptureFixture) -> None:
     query = f"/token?subscription-key={KEY}"
     service.answer = lambda: (401, {"error": "invalid_client", "error_description": f"no rights for {KEY}"})
     failures: list[tuple[str, type[GroupSourceError], str]] = [

@@ -119,9 +119,7 @@ def test_a_resolver_that_hangs_times_out_and_uses_one_thread_per_host(monkeypatc
     assert sockets.canonical_names("one", after())
 
 
-def test_a_late_result_of_the_resolver_is_used_for_any_port(
-    server: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_result_of_the_resolver_fits_any_port(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve, told = socket.getaddrinfo, threading.Event()
 
     def slow(*given: Any, **more: Any) -> Any:

@@ -94,9 +94,7 @@ def peer(authority: Authority, shake: Shake) -> Iterator[Peer]:
 
 
 @pytest.mark.parametrize("closes", [False, True])
-def test_a_connection_with_tls_session_tickets_is_reusable_until_the_peer_sends_or_closes(
-    peer: Peer, closes: bool
-) -> None:
+def test_a_tls_connection_with_tickets_is_reusable_until_the_peer_sends_or_closes(peer: Peer, closes: bool) -> None:
     for _ in range(2):
         assert peer.connection.is_reusable()
     if closes:
@@ -114,9 +112,7 @@ def test_a_response_that_tls_has_already_decrypted_needs_no_wait(peer: Peer, wak
 
 
 @pytest.mark.parametrize("part", [1, 5, 20])
-def test_a_wakeup_or_the_deadline_ends_the_wait_for_the_rest_of_a_tls_record(
-    peer: Peer, wakeup: WakeupPipe, part: int
-) -> None:
+def test_a_wakeup_or_the_deadline_ends_the_wait_within_a_tls_record(peer: Peer, wakeup: WakeupPipe, part: int) -> None:
     peer.connection.send(heartbeat(), after())
     record = peer.record(answer(1))
     peer.socket.sendall(record[:part])

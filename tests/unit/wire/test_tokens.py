@@ -79,7 +79,7 @@ def test_tokens_and_extensions_come_from_the_users_function() -> None:
         ("failing", BrokerUnavailable, "token.provider' failed: ConnectionError.*down.*on each executor"),
     ],
 )
-def test_the_error_of_a_function_without_a_token_names_the_function(
+def test_the_error_of_a_function_without_a_token_names_it(
     function: str, kind: type[GroupSourceError], says: str
 ) -> None:
     with pytest.raises(kind, match=says) as refused:
@@ -113,7 +113,5 @@ def test_a_token_function_that_hangs_is_not_called_again_before_it_returns() -> 
         (RefreshWindow(0.5, 0.0, 90, 5), 100, 0.0, 90),  # the minimum moves it back
     ],
 )
-def test_a_token_is_renewed_when_javas_client_renews_it(
-    window: RefreshWindow, lifetime: float, chance: float, delay: float
-) -> None:
+def test_a_token_is_renewed_as_in_java(window: RefreshWindow, lifetime: float, chance: float, delay: float) -> None:
     assert window.delay(lifetime, lambda: chance) == pytest.approx(delay)
