@@ -181,22 +181,6 @@ def test_the_lookup_fails_early_if_no_partition_has_a_leader(fake: FakeKafka, lo
     assert hand.now < 1000.0 / 2
 
 
-def test_after_a_leader_hangs_the_next_call_asks_for_the_leader_again(
-    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_group_source.wire.cluster.MIN_BROKER_TIMEOUT", 0.05)
-    ends(cluster)
-    fake.brokers[2].hung = True
-    with pytest.raises(RetriableError):
-        ends(cluster, within=1.0)
-    fake.brokers[2].hung = False
-    fake.logs["t"][1].leader = 1
-    fake.produce("t", ["1"], partition=1)
-    before = len(fake.requests)
-    assert ends(cluster) == {"t-0": 3, "t-1": 1}
-    assert {node for api, node, _ in fake.requests[before:] if api == "ListOffsets"} == {1}
-
-
 @pytest.mark.parametrize("connected", [True, False])
 def test_a_hanging_leader_does_not_block_the_responses_of_others(
     fake: FakeKafka, slow_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, connected: bool

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import resource
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from spark_group_source.fetch.position import ESTIMATED_RECORD_SIZE, MIN_FETCH, 
 from spark_group_source.fetch.read_ahead import LOCAL_DIRECTORIES, MAX_AGE, REMOVAL_INTERVAL
 from spark_group_source.fetch.reader import TaskReader, pooled_cluster, read
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange
+from spark_group_source.offsets import UNKNOWN_EPOCH
 from spark_group_source.records.batches import find_record_batches
 from tests.fake import FakeKafka, Fault
 from tests.unit.fetch import tasks
@@ -81,12 +80,6 @@ def test_every_record_of_a_backlog_is_read_once_and_received_about_once(fake: Fa
     assert sorted(found) == of(0, 0, RECORDS) + of(1, 0, RECORDS)
     written = sum(len(raw) for log in fake.logs["t"].values() for _, _, raw in log.batches)
     assert received < 1.1 * written
-
-
-def test_kept_records_end_in_the_middle_of_a_range(fake: FakeKafka) -> None:
-    assert rows(fake, (0, 0, 10), fetch_max_bytes=6 * 2200) == of(0, 0, 10)
-    assert len(fetches(fake)) == 1
-    assert rows(fake, (0, 10, 390)) == of(0, 10, 390)
 
 
 def test_the_time_of_spark_for_kept_records_is_no_standstill(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,18 +195,6 @@ def test_files_of_queries_that_ended_are_removed(fake: FakeKafka, local: Path, m
     assert sorted(each.name for each in local.iterdir()) == ["blockmgr", "kafka-group-running"]
 
 
-def test_large_record_batches_of_many_partitions_need_few_fetches(fake: FakeKafka) -> None:
-    """A broker sends a record batch larger than its share only as the first of a response."""
-    fake.create_topic("large", partitions=12)
-    for partition, log in fake.logs["large"].items():
-        log.leader = 1
-        fake.produce("large", ["x" * 150_000, "y" * 150_000], partition=partition)
-    base = task(fake)
-    ranges = tuple(OffsetRange("large", number, 0, 1, str(fake.ids["large"]), 0) for number in range(12))
-    assert sum(each.num_rows for each in read(replace(base, ranges=ranges))) == 12
-    assert len(fetches(fake)) <= 4
-
-
 LIMIT = 4 * 2**20
 
 
@@ -231,11 +212,8 @@ def test_sizes_are_those_of_the_last_response() -> None:
     assert sizes.bytes_per_offset == (len(small) + len(large)) / 20
     sizes.observe(find_record_batches(TP, memoryview(small)))
     assert (sizes.largest_batch, sizes.bytes_per_offset) == (len(small), len(small) / 5)
-
-
-def test_gaps_of_compaction_count_as_offsets() -> None:
-    raw = batch([Record(b"x" * 10)], 0, last_delta=9)
-    assert learned(raw).bytes_per_offset == len(raw) / 10
+    gaps = batch([Record(b"x" * 10)], 0, last_delta=9)
+    assert learned(gaps).bytes_per_offset == len(gaps) / 10, "gaps of compaction count"
 
 
 @pytest.mark.parametrize(("offsets", "asked"), [(1, MIN_FETCH), (100, 100 * ESTIMATED_RECORD_SIZE), (10**9, LIMIT)])

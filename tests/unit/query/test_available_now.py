@@ -167,19 +167,6 @@ def test_a_partition_deleted_during_the_run_is_data_loss_or_skipped_with_a_warni
     assert skipping.limit({A: 50}) == {A: 0}, "a recreated partition is not part of this run"
 
 
-@pytest.mark.parametrize("reached", [10, 99])
-def test_the_target_is_reached_when_every_partition_with_records_has_been_committed(
-    world: World, target: AvailableNowTarget, reached: int
-) -> None:
-    assert not target.is_reached()
-    world.offsets = {A: 9}
-    assert not target.is_reached()
-    world.offsets = {A: reached}
-    assert target.is_reached(), "B holds nothing and may have no commit"
-    world.offsets = {}
-    assert target.is_reached(), "it stays reached"
-
-
 @pytest.mark.parametrize(("committed", "at"), [({A: 4}, "4"), ({B: 3}, "no commit")], ids=["a commit", "no leader"])
 def test_without_progress_the_run_waits_for_a_session_and_a_rebalance(
     world: World, target: AvailableNowTarget, committed: dict[TopicPartition, int], at: str
@@ -204,21 +191,6 @@ def test_a_run_waits_without_limit_for_a_living_member_that_owns_the_rest(
     world.group = GroupDescription("Stable", "range", (mine, replace(OTHER, partitions=frozenset({B}))))
     with pytest.raises(DeadlineExceeded, match="no other member owns the rest"):
         wait(target, world, 120.0)
-
-
-def test_the_option_limits_the_wait_for_a_living_member(world: World) -> None:
-    world.offsets, world.group = {A: 4}, GroupDescription("Stable", "range", (OTHER,))
-    target = make(world, availableNowTimeout="10m")
-    target.set_once()
-    wait(target, world, 599.0)
-    target.batch_planned(BatchOffset({A: OffsetRange(*A, 4, 5)}))
-    world.hand.now += 10_000.0
-    world.refused = RequestFailed(ErrorAction.REDISCOVER, "a lost answer")
-    assert not target.is_reached(), "the run's own batch does not count"
-    world.refused = None
-    wait(target, world, 599.0)
-    with pytest.raises(DeadlineExceeded, match="no progress.*60. s.*raise 'availableNowTimeout'"):
-        wait(target, world, 4.0)
 
 
 def test_what_a_waiting_run_reads_beyond_its_target_is_no_progress(world: World) -> None:

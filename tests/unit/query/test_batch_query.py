@@ -190,7 +190,7 @@ def test_trouble_that_does_not_end_is_an_error_in_time(
         (
             {"startingTimestamp": "300"},
             OptionError,
-            r"t-1, t-2 has no record at or after .* option 'startingTimestamp' \(300\)\..*'startingOffsetsByTimestampStr",
+            r"t-1, t-2 has no record at or after .*'startingTimestamp' \(300\)\..*'startingOffsetsByTimestampStrategy",
         ),
     ],
 )

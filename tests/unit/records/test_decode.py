@@ -17,14 +17,6 @@ from spark_group_source.wire.connection import MAX_FRAME
 from tests.unit.records.build import TP, Record, batch, decoded, marker, part, resealed, rows
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "offsets"), [(2, 99, [2, 3, 4, 5]), (1, 5, [1, 2, 3, 4]), (3, 3, []), (4, 2, []), (6, 9, [])]
-)
-def test_a_range_starts_and_ends_inside_record_batches(start: int, end: int, offsets: list[int]) -> None:
-    raw = batch([Record(b"v")] * 3) + batch([Record(b"v")] * 3, 3)
-    assert decoded(part(raw, start, end))["offset"].to_pylist() == offsets
-
-
 def in_batches(raw: bytes, **limits: int) -> list[pa.RecordBatch]:
     return list(Decoder(ALL_COLUMNS, read_committed=False, limits=DecodeLimits(**limits)).decode([part(raw)]))
 
@@ -65,12 +57,6 @@ def test_records_of_several_partitions_keep_their_topic_and_partition() -> None:
     assert table["topic"].to_pylist() == ["a", "a", "größe", "a", "a"]
     assert table["partition"].to_pylist() == [0, 0, 1, 7, 7]
     assert table["offset"].to_pylist() == [5, 6, 5, 5, 6]
-
-
-def test_null_and_empty_are_distinct() -> None:
-    table = decoded(part(batch([Record(None, b""), Record(b"", None), Record(None, None), Record(b"", b"")])))
-    assert table["key"].to_pylist() == [b"", None, None, b""]
-    assert table["value"].to_pylist() == [None, b"", None, b""]
 
 
 def test_headers_are_null_for_records_without_headers() -> None:
@@ -186,15 +172,6 @@ def test_an_incomplete_record_batch_is_left_for_the_next_fetch_and_alone_gives_t
 def test_the_next_offset_is_after_markers_and_compacted_records() -> None:
     assert part(FIRST + marker(12, 1, commit=True)).batches.next_offset == 13
     assert part(batch([Record(b"a")], 10, last_delta=7)).batches.next_offset == 18
-
-
-def test_a_record_batch_that_ends_before_it_starts_is_corrupt() -> None:
-    raw = bytearray(FIRST)
-    raw[23:27] = b"\xff" * 4
-    with pytest.raises(CorruptRecords, match="last offset delta is -1"):
-        part(bytes(raw)).batches.next_offset  # noqa: B018
-    with pytest.raises(CorruptRecords, match="topic-3 at offset 10"):
-        decoded(part(bytes(raw)), check_crcs=False)
 
 
 @pytest.mark.parametrize("magic", [0, 1])

@@ -175,16 +175,6 @@ def test_the_reconnect_backoff_doubles_up_to_its_maximum_and_restarts_after_a_su
     backoff.check(HERE)
 
 
-def test_clients_that_failed_at_the_same_moment_reconnect_at_different_moments() -> None:
-    clock, again = Hand(), set()
-    for _ in range(20):
-        backoff = ReconnectBackoff(OPTIONS, clock)
-        backoff.record_failure(HERE, BrokerUnavailable("It refused."))
-        again.add(backoff._failures[HERE].retry_at)
-    assert len(again) > 1
-    assert all(0.04 <= each <= 0.06 for each in again)
-
-
 def test_the_connect_timeout_doubles_with_each_failure_up_to_its_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
 
