@@ -18,7 +18,7 @@ CORE := tests/unit tests/integration -m '(core or not integration) and not slow'
 PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 SOAK_ARGS ?=
 BENCH_ARGS ?=
-FUZZ_EXAMPLES ?= 40000
+FUZZ_EXAMPLES ?= 30000
 BROKERS ?= 3.3.2 3.9.1 4.0.2 4.3.1
 
 SMOKE := build/smoke
