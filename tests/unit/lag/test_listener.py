@@ -50,13 +50,6 @@ def test_lag_after_a_batch_is_the_rest_up_to_the_end_offsets(listener: LagListen
     assert (report.total, report.rates, report.catch_up) == (4, Rates(), None)
 
 
-def test_the_second_report_has_rates(listener: LagListener, reports: Reports) -> None:
-    listener.onQueryProgress(batch(offset(t_0=(0, 10)), ends(t_0=100)))
-    listener.onQueryProgress(batch(offset(t_0=(10, 50)), ends(t_0=120), second=2))
-    assert reports[-1].rates == Rates(20.0, 10.0)
-    assert reports[-1].catch_up == 7.0
-
-
 def test_an_idle_query_reports_its_position_and_its_rates_fall(listener: LagListener, reports: Reports) -> None:
     listener.onQueryProgress(batch(offset(t_0=(0, 10)), ends(t_0=10)))
     listener.onQueryProgress(batch(offset(t_0=(10, 20)), ends(t_0=20), second=1))
@@ -113,12 +106,6 @@ def test_other_sources_in_the_same_query_are_ignored(listener: LagListener, repo
     )
     listener.onQueryProgress(progressed(mixed))
     assert [(report.source, report.total) for report in reports] == [(4, 2), (5, 3)]
-
-
-def test_a_progress_without_end_offsets_gives_no_report(listener: LagListener, reports: Reports) -> None:
-    listener.onQueryProgress(batch(offset(t_0=(0, 10)), None))
-    listener.onQueryIdle(idle(RUN, 10))
-    assert reports == []
 
 
 def test_reports_have_the_counters_of_the_membership(listener: LagListener, reports: Reports) -> None:

@@ -174,13 +174,12 @@ def test_a_rewind_reduces_the_done_part() -> None:
 
 def test_each_source_of_this_package_counts_and_other_sources_do_not() -> None:
     backlog = Backlog()
-    mixed = [source("7", "9"), source(offset(t_0=(0, 1)), ends(t_0=4)), source(offset(t_0=(0, 2)), ends(t_0=4))]
+    mixed = [
+        source(None),
+        source({"t": {"0": 5}}),
+        source("7", "9"),
+        source(offset(t_0=(0, 1)), ends(t_0=4)),
+        source(offset(t_0=(0, 2)), ends(t_0=4)),
+    ]
     backlog.update(progress(*mixed, run=RUN))
     assert (backlog.done, backlog.total) == (3, 8)
-
-
-def test_a_query_without_a_source_of_this_package_has_no_backlog() -> None:
-    for end in (None, "5", {"t": {"0": 5}}):
-        backlog = Backlog()
-        backlog.update(progress(source(end), run=RUN))
-        assert (backlog.done, backlog.total) == (0, None)

@@ -135,8 +135,3 @@ def test_every_metric_has_help_and_a_type_and_no_timestamp(sink: File) -> None:
     assert all(each.documentation for each in families)
     # node_exporter rejects a file in which a sample has a timestamp.
     assert all(each.timestamp is None for family in families for each in family.samples)
-
-
-def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="missing"):
-        PrometheusFile(tmp_path / "missing" / "lag.prom")(report(1))
