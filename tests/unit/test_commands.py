@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -211,3 +212,12 @@ def test_unreachable_brokers_are_an_error(
         each.stop()
     assert run("lag", fake) == 1
     assert "No Kafka broker answered" in capsys.readouterr().err
+
+
+def test_a_partition_with_unknown_lag_is_named_and_the_total_is_a_minimum() -> None:
+    one = seen(0, {"a": {0, 1}}, 7)
+    silent = TopicPartition("t", 1)
+    ends = {tp: end for tp, end in one.sample.ends.items() if tp != silent}
+    unknown = replace(one, sample=replace(one.sample, ends=ends))
+    assert "lag at least 7 in 1 partition(s), unknown in 1 (t-1)" in page(GROUP, [unknown])
+    assert unknown.partitions()[2][:5] == ("t", 1, 1000, "-", "-")

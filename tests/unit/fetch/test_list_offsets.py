@@ -211,3 +211,11 @@ def test_all_requests_are_sent_before_the_first_response_is_read(fake: FakeKafka
     assert time.monotonic() < deadline, "only one leader got a request"
     held.set()
     asking.join(LONG)
+
+
+def test_unknown_partitions_are_retriable_before_the_last_attempt(fake: FakeKafka, lookup: Lookup) -> None:
+    fake.logs["t"].clear()
+    missing: set[TopicPartition] = set()
+    with pytest.raises(RetriableError, match="t-0 .* timed out: t-0 does not exist"):
+        lookup(missing, within=50.0)
+    assert not missing

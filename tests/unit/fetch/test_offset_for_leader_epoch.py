@@ -110,3 +110,12 @@ def test_a_denied_describe_fails_the_epoch_check(fake: FakeKafka) -> None:
     fake.next("OffsetForLeaderEpoch", Fault(error=29))
     with pytest.raises(TopicError, match="Grant the principal DESCRIBE"):
         values(fake, 2, 10, epoch=0)
+
+
+def test_metadata_older_than_the_plan_is_refreshed(fake: FakeKafka) -> None:
+    assert values(fake, 0, 10, epoch=0) == old(0, 10)
+    fake.elect("t", leader=2)
+    fill(fake, "new", 12)
+    # The reused worker still has the metadata of epoch 0.
+    assert values(fake, 10, 12, epoch=1) == new(10, 12)
+    assert not fake.request_count("OffsetForLeaderEpoch")

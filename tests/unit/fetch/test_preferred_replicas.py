@@ -83,3 +83,9 @@ def test_after_an_error_of_the_follower_the_leader_is_read(
     received = [] if fault == {"drop": "before"} else [FOLLOWER]
     assert asked(fake) == [LEADER, *received] + [LEADER] * 4
     assert "t-0 is read from its leader again, because broker 2" in caplog.text
+
+
+def test_data_loss_is_decided_by_the_leader_and_not_the_follower(fake: FakeKafka) -> None:
+    fake.truncate("t", 0, 10)
+    fake.next("Fetch", Fault(error=1, broker=FOLLOWER))
+    assert read_all(fake, fail_on_data_loss=False) == list(range(10, 20))

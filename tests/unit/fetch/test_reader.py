@@ -433,3 +433,34 @@ def test_a_fetch_has_the_minimum_size_and_maximum_wait(fake: FakeKafka) -> None:
     fill(fake)
     assert fetched(fake, (0, 0, 20), min_bytes=5000, max_wait=0.037) == of(0, 0, 20)
     assert {(each.min_bytes, each.max_wait_ms) for each in fetches(fake)} == {(5000, 37)}
+
+
+def test_a_task_reads_everything_from_a_throttling_broker(fake: FakeKafka) -> None:
+    fill(fake)
+    fake.next("Fetch", Fault(throttle=0.1), times=4)
+    assert fetched(fake, (0, 0, 20), fetch_max_bytes=200) == of(0, 0, 20)
+    assert fake.brokers[1].sent_while_muted == 0
+
+
+def test_an_early_end_of_the_log_that_list_offsets_denies_times_out(fake: FakeKafka) -> None:
+    fill(fake, batches=1)
+    fake.next("ListOffsets", end_at(9), times=100_000)
+    with pytest.raises(DeadlineExceeded, match=r"t-0\[0, 9\) at offset 5 .*ends at 5"):
+        # Long enough that a size doubled at every attempt would exceed the request field.
+        fetched(fake, (0, 0, 9), poll_timeout=0.8)
+
+
+def test_a_truncated_partition_does_not_block_the_others(fake: FakeKafka) -> None:
+    fill(fake, batches=1)
+    fill(fake, partition=1)
+    found = fetched(fake, (0, 0, 9), (1, 0, 20), fail_on_data_loss=False)
+    assert sorted(found) == of(0, 0, 5) + of(1, 0, 20)
+
+
+def test_kept_connections_release_their_receive_buffers(fake: FakeKafka) -> None:
+    fill(fake, rows=100, size=1000)
+    fetched(fake, (0, 0, 400))
+    (kept,) = [each for _, each in reader._idle_clusters.values()]
+    receivers = [each._frame_reader for each in kept._connections._by_purpose.values()]
+    assert receivers
+    assert not any(each._spare_buffer or each._buffer for each in receivers)

@@ -177,3 +177,10 @@ def test_a_member_joins_with_the_id_from_the_coordinator() -> None:
 def test_a_heartbeat_without_a_response_keeps_the_membership_and_rediscovers_the_coordinator() -> None:
     before = stable(A)
     assert run(before, RequestFailed(ErrorAction.REDISCOVER, "why")) == (before, [AwaitBackoff(rediscover=True)])
+
+
+def test_a_cooperative_rejoin_keeps_owned_partitions_and_their_generations() -> None:
+    rejoining, actions = run(stable(A, B), REBALANCE)
+    assert (rejoining.phase, actions, frozenset(rejoining.owned)) == (Phase.JOINING, [Join()], BOTH)
+    again, actions = run(rejoining, Joined("m-1", 8), Synced(frozenset({A, B, C})))
+    assert (dict(again.owned), actions) == ({A: 7, B: 7, C: 8}, [Assigned(frozenset({C}))])

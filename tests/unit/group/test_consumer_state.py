@@ -13,6 +13,7 @@ from spark_group_source.group.consumer_state import (
     HeartbeatAnswered,
     Report,
     Step,
+    Subscribed,
     TopicIdPartition,
     TopicsFound,
     step,
@@ -229,3 +230,24 @@ def test_a_recreated_topic_is_assigned_after_the_former_one_is_revoked() -> None
     after, actions = run(after, answer(after, 8, None))
     assert actions == [Assigned(OF_A), Heartbeat()]
     assert after.report.owned == ids(A, topic_id=RECREATED)
+
+
+def test_a_changed_subscription_is_reported_at_once() -> None:
+    member, actions = run(stable(A), Subscribed(frozenset({"t", "u"})))
+    assert (actions, set(member.report.topics)) == ([Heartbeat()], {"t", "u"})
+    assert run(member, Subscribed(frozenset({"t", "u"}))) == (member, [])
+
+
+def test_a_name_is_kept_until_a_lookup_without_it_if_the_topic_is_not_assigned_or_owned() -> None:
+    member, _ = run(revoking(B), TopicsFound({UNKNOWN: "u"}))
+    assert member.topic_names == NAMES | {UNKNOWN: "u"}
+    member, _ = run(member, answer(member, 7), AwaitedChanged(frozenset()))
+    member, _ = run(member, answer(member, 7, None))
+    assert member.topic_names == NAMES | {UNKNOWN: "u"}, "the coordinator may assign a topic of the subscription later"
+    assert dict(run(member, TopicsFound({}))[0].topic_names) == {}
+
+
+def test_an_assignment_with_an_unknown_topic_still_revokes_and_adds_the_others() -> None:
+    before = stable(A)
+    member, actions = run(before, answer(before, 8, B, ids(A, topic_id=UNKNOWN)))
+    assert (dict(member.owned), actions) == ({B: 8}, [Assigned(OF_B), Revoked(OF_A), Heartbeat(), FindTopics()])

@@ -257,3 +257,10 @@ def test_the_end_does_not_wait_for_an_unreachable_group(
     probing.onQueryProgress(batch(offset(t_0=(0, 1)), None))
     probing.onQueryTerminated(terminated(RUN))
     assert (reports, client.results, client.closed) == ([], [], 1)
+
+
+def test_a_query_that_is_idle_since_its_start_is_not_reported(listener: LagListener, reports: Reports) -> None:
+    listener.onQueryStarted(started(RUN))
+    listener.onQueryIdle(idle(RUN, 10))
+    listener.onQueryTerminated(terminated(RUN))
+    assert reports == []

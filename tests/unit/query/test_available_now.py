@@ -241,3 +241,26 @@ def test_a_fatal_error_ends_the_run_at_once(world: World, target: AvailableNowTa
     world.refused = RequestFailed(ErrorAction.FATAL, "denied", error=GroupError("denied", "Grant it.", error_code=30))
     with pytest.raises(GroupError, match="denied"):
         target.is_reached()
+
+
+def test_the_interval_between_lookups_grows_without_progress_and_resets_with_it(
+    world: World, target: AvailableNowTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    pause_with(monkeypatch, slept.append)
+    target.is_reached()
+    for _ in range(5):
+        target.wait()
+    assert slept == [0.1, 0.2, 0.4, 0.8, 1.0]
+    world.offsets = {A: 4}
+    target.is_reached()
+    target.wait()
+    assert slept[-1] == 0.1
+
+
+def test_the_lookup_of_the_target_is_retried_for_a_limited_time(world: World) -> None:
+    world.silent = {A}
+    with pytest.raises(BrokerUnavailable, match="returns the end of t-0"):
+        make(world).set_once()
+    assert world.looks > 10
+    assert available_now.START_TIMEOUT - 2 < world.hand.now <= available_now.START_TIMEOUT

@@ -12,7 +12,7 @@ from hypothesis import given as given_that
 from hypothesis import strategies as st
 
 from spark_group_source.clock import Clock, monotonic
-from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupSourceError, OptionError
+from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupError, GroupSourceError, OptionError
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import check_batch
 from spark_group_source.query import batch_query
@@ -287,3 +287,16 @@ def test_every_record_of_the_times_and_offsets_asked_for_is_read_in_any_order_of
     late = [offset for offset, time in enumerate(times) if offset >= deleted and 1000 * time >= earliest]
     if earliest > 0 and start < end:
         assert start == max(late[0], first)
+
+
+def test_a_group_that_may_not_be_read_is_an_error_at_once(fake: FakeKafka) -> None:
+    fake.next("OffsetFetch", Fault(error=30))
+    with pytest.raises(GroupError, match="READ on the group"):
+        planned(fake, startingOffsets="committed")
+
+
+def test_a_pattern_without_matches_reads_nothing_and_warns(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
+    parsed = parse_options({"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribePattern": "none-.*"})
+    with caplog.at_level(logging.WARNING):
+        assert plan(parsed) == []
+    assert "none-.*" in caplog.text

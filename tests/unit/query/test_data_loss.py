@@ -15,11 +15,13 @@ from spark_group_source.errors import DataLoss, TopicError
 from spark_group_source.fetch import reader
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import COMMIT_TAG
-from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import available_now, data_loss, end_offsets, topics
 from spark_group_source.query.driver import Driver
+from spark_group_source.query.offset_tracker import OffsetTracker, OwnedPartition, PinnedStarts, Start, StartRule
 from spark_group_source.records.columns import arrow_schema
 from tests.fake import FakeKafka, Fault
 from tests.waiting import TIMEOUT, eventually
@@ -483,3 +485,51 @@ def test_a_leader_older_than_the_position_is_not_read_until_the_timeout(
     failing.close()
     found = Query(fake, waiting.end, failOnDataLoss="false").until(set(of("harmed", 0, 5, 7)))
     assert found.rows == of("harmed", 0, 5, 7)
+
+
+def test_an_open_transaction_before_the_position_is_no_data_loss(fake: FakeKafka) -> None:
+    committed: dict[str, Any] = {"kafka.isolation.level": "read_committed"}
+    query = Query(fake, **committed).read_all()
+    fake.logs["harmed"][0].stable = 2
+    fill(fake, "other", 0, 1)
+    query.until({MARKER})
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_log_that_diverged_before_the_first_batch_is_read_from_there(fake: FakeKafka, pinned: bool) -> None:
+    starts = {HARMED: PinnedStart(str(fake.ids["harmed"]), 5, 0)}
+    given: dict[str, Any] = {"startingOffsets": "latest", "failOnDataLoss": "false"}
+    if pinned:
+        diverged(9)(fake)
+        reading = Query(fake, BatchOffset({}, "g", starts), **given)
+    else:
+        reading = Query(fake, **given)
+        assert (fake.group("g").offsets["harmed", 0][0], fake.group("g").epochs["harmed", 0]) == (5, 0)
+        diverged(9)(fake)
+    assert reading.until({("harmed", 0, 8)}).harmed() == of("harmed", 0, 2, 9)
+
+
+def test_there_is_one_epoch_lookup_for_each_change_of_leader(fake: FakeKafka) -> None:
+    reading = Query(fake).read_all()
+    for _ in range(20):
+        reading.step()
+    assert not fake.request_count("OffsetForLeaderEpoch")
+    fake.elect("harmed", leader=2)
+    fake.elect("other", leader=2)
+    for _ in range(20):
+        reading.step()
+    # The same broker leads both partitions.
+    assert fake.request_count("OffsetForLeaderEpoch") == 1
+
+
+def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
+    tracker, me = OffsetTracker(), Membership(owned={HARMED: 1})
+    tracker.restore(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]), PinnedStarts())
+    tracker.partitions_assigned(frozenset({HARMED}), me)
+    with tracker.start_lookup(frozenset({HARMED})) as lookup:
+        tracker.record_starts(lookup, {HARMED: Start(5, StartRule.LOGGED)}, {}, {})
+    for other in (OwnedPartition(position=5, epoch=3), OwnedPartition(position=3, epoch=4)):
+        tracker.advance_epochs({HARMED: other}, {HARMED: 7})
+        assert tracker.positions(me)[HARMED].epoch == 4
+    tracker.advance_epochs({HARMED: OwnedPartition(position=5, epoch=4)}, {HARMED: 6})
+    assert tracker.positions(me)[HARMED].epoch == 6

@@ -246,3 +246,14 @@ def test_other_members_of_the_application_are_logged_if_the_group_can_be_describ
         log_other_members(offsets, "g", OWN, "", time.monotonic)
     assert caplog.text.count("2 members of this application share this group, also app-u-local-1-78. Each") == logged
     assert (len(caplog.records), answers) == (logged, []), "there is one lookup, and none without an application id"
+
+
+def test_a_topic_whose_id_is_unknown_is_read_later_and_does_not_count_as_recreated(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = start()
+    with monkeypatch.context() as outage:
+        outage.setattr(driver._planner._topic_ids, "of", lambda topics: {})
+        nothing = driver.plan_batch(BatchOffset(), None)
+    assert not nothing.reads()
+    assert [each.topic_id for each in driver.plan_batch(nothing, None).reads()] == [str(fake.ids["t"])]

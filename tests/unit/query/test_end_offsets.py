@@ -115,3 +115,23 @@ def test_a_leader_that_hangs_takes_at_most_a_quarter_of_the_time_after_the_first
     assert sum(looks[1:]) < 300.0 * 0.26
     hung = False
     until(hand, lambda: A in ends.of({A: 0, B: 0}), 31.0)
+
+
+def test_a_partition_with_a_new_leader_is_found_beside_others(fake: FakeKafka, ends: EndOffsets, hand: Hand) -> None:
+    positions = partitions(fake, 2)
+    fake.logs["t"][0].leader = None
+    assert ends.of(positions) == {B: 0}
+    fake.logs["t"][0].leader, fake.logs["t"][1].leader = 1, None
+    ends._cluster.invalidate_topics(["t"])
+    until(hand, lambda: A in ends.of(positions), 10.0)
+
+
+def test_no_end_offset_or_epoch_of_a_topic_is_one_of_its_successor(fake: FakeKafka, ends: EndOffsets) -> None:
+    positions = partitions(fake, 2)
+    for log in fake.logs["t"].values():
+        log.append_count(5)
+    assert ends.of(positions) == {A: 5, B: 5}
+    fake.logs["t"][0].leader = None
+    ends.forget({"t"})
+    assert ends.of(positions) == {B: 5}
+    assert A not in ends.epochs

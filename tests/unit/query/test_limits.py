@@ -213,3 +213,21 @@ def test_partitions_with_large_record_batches_get_a_sample_or_the_first_of_a_bro
     assert {tp.partition: round(size, -2) for tp, size in sizes.items()} == pytest.approx(expected, rel=0.05)
     sizes, _ = sizes_at(cluster, offsets, max_bytes=1)
     assert sizes.keys() == {TopicPartition("t", 0), TopicPartition("t", 1)}
+
+
+def test_partitions_with_the_oldest_samples_come_first(made: Make) -> None:
+    logs = made(*[lambda _: 100.0] * 5)
+    logs.answered = 1
+    for batch in range(3):  # the first also samples the start
+        logs.limit.limit(dict.fromkeys(logs.sizes, 0), dict.fromkeys(logs.sizes, 1000), LIMIT)
+        assert len({next(iter(asked)) for asked in logs.samples}) == min(2 * batch + 2, 5)
+
+
+def test_a_gap_before_the_first_record_batch_counts(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.create_topic("t", partitions=1)
+    for _ in range(2):
+        fake.produce("t", ["x" * 100] * 50, 0)
+    log = fake.logs["t"][0]
+    del log.batches[0]  # as compaction does
+    sizes, _ = sizes_at(cluster, {TopicPartition("t", 0): 0})
+    assert sizes == {TopicPartition("t", 0): pytest.approx(len(log.batches[0][2]) / 100)}

@@ -18,7 +18,7 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, G
 from spark_group_source.group.membership import ErrorAction, Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import RESET_TAG, CommitResult, CommittedOffset, KafkaClients, commit_metadata
 from spark_group_source.group.settings import Counters
-from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.committer import RetryTimer
 from spark_group_source.query.offset_tracker import OffsetTracker
@@ -481,3 +481,36 @@ def test_one_thread_retries_at_a_time_and_an_interval_after_the_last_try_has_end
     assert not timer.try_acquire()
     hand.now = 1.9
     assert timer.try_acquire()
+
+
+@pytest.mark.parametrize(
+    ("silent", "took", "pause"), [((B,), 5.0, 20.0), ((B,), 14.0, 30.0), ((B,), 0.0, 1.0), ((A, B), 5.0, 1.0)]
+)
+def test_lookups_of_unresolved_starts_are_rarer_the_longer_they_block_other_partitions(
+    world: World, silent: tuple[TopicPartition, ...], took: float, pause: float
+) -> None:
+    leaderless = {tp: world.logs.pop(tp) for tp in silent}
+    world.meanwhile = lambda: setattr(world.hand, "now", took)
+    query = Query(world).assign()
+    world.logs |= leaderless
+    for waited, unresolved in ((pause - 0.5, set(silent)), (0.5, set())):
+        world.hand.now += waited
+        query.retry()
+        assert query.tracker.unresolved(OWNER) == unresolved
+
+
+def test_a_revocation_waits_for_no_commit_to_a_recreated_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(world).assign().read({A: 6})
+    world.refused = FAILED
+    query.commit()
+    world.refused = None
+    told: list[Partitions] = []
+    monkeypatch.setattr(query.committer._member, "commits_changed", lambda: told.append(query.tracker.awaited()))
+    world.logs.clear()
+    query.restart_topics({"t": "new"}, OWNER, world.clients)
+    assert told[-1:] == [frozenset()]
+
+
+def test_an_old_checkpoint_may_belong_to_another_group(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    Query(world, {A: 9}).assign()
+    assert "the checkpoint does not name its group" in caplog.text

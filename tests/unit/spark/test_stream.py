@@ -160,6 +160,8 @@ def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
 
     monkeypatch.setattr(FakeDriver, "pin_starts", pin_starts)
     start = reader.initialOffset()
+    with pytest.raises(TopicError, match="Topic 'none'"):
+        reader.latestOffset(start)
     assert len(reader.partitions(start, logged(batch(0, 3)))) == 1
     monkeypatch.setattr(FakeDriver, "planned", [batch(3, 5)])
     reported(reader, batch(0, 3)).join(TIMEOUT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import struct
 import threading
@@ -258,3 +259,17 @@ def test_an_unknown_host_and_a_closed_port_are_unavailable(monkeypatch: pytest.M
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(BrokerUnavailable, match="'unknown' cannot be resolved"):
         Connection.open("unknown", 9092, OPTIONS, after())
+
+
+def test_a_response_that_arrives_byte_by_byte_is_received(fake: FakeKafka, connection: Connection) -> None:
+    fake.next("Heartbeat", Fault(dribble=0.0))
+    assert connection.call(heartbeat(), after()).error_code == 25
+
+
+def test_a_response_with_a_changed_byte_is_decoded_or_raises_one_of_our_errors() -> None:
+    chance = random.Random(20240229)
+    whole = found_coordinator()
+    for _ in range(300):
+        broken = bytearray(whole)
+        broken[chance.randrange(len(broken))] = chance.randrange(256)
+        received(bytes(broken))

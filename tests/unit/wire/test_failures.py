@@ -204,3 +204,13 @@ def test_a_broker_that_refused_a_connection_is_skipped_during_its_backoff(fake: 
             cluster.connection(1, after())
         for _ in range(4):
             assert cluster.metadata(["t"], after()).topics["t"].partitions
+
+
+def test_clients_that_failed_at_the_same_moment_reconnect_at_different_moments() -> None:
+    clock, again = Hand(), set()
+    for _ in range(20):
+        backoff = ReconnectBackoff(OPTIONS, clock)
+        backoff.record_failure(HERE, BrokerUnavailable("It refused."))
+        again.add(backoff._failures[HERE].retry_at)
+    assert len(again) > 1
+    assert all(0.04 <= each <= 0.06 for each in again)

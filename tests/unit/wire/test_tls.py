@@ -284,3 +284,11 @@ def test_the_format_of_a_store_follows_from_its_first_bytes(tmp_path: Path, head
     assert format_of(str(file)) == name
     file.unlink()
     assert format_of(str(file)) is None
+
+
+def test_bytes_that_are_not_tls_break_only_an_established_connection(peer: Peer) -> None:
+    peer.connection.send(heartbeat(), after())
+    peer.socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
+    with pytest.raises(BrokerUnavailable, match="The TLS session with broker .* broke"):
+        peer.connection.receive(after())
+    assert peer.connection.closed
