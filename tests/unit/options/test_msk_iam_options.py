@@ -82,6 +82,7 @@ def test_the_login_line_names_a_profile_or_a_role() -> None:
         ("b-1-public.orders.abc123.c2.kafka.us-gov-west-1.amazonaws.com.:9198", "us-gov-west-1"),
         ("boot-abc.c1.kafka-serverless.us-east-1.amazonaws.com:9098", "us-east-1"),
         ("b-1.orders.abc123.c2.kafka.cn-north-1.amazonaws.com.cn:9098", "cn-north-1"),
+        ("b-1.orders.abc123.c2.kafka.eusc-de-east-1.amazonaws.eu:9098", "eusc-de-east-1"),
         (f"10.0.0.1:9098,{BROKER}", "eu-west-1"),
     ],
 )
@@ -122,6 +123,7 @@ MISTAKES = [
     (iam('user="s3cret"'), "unknown setting user. Known are awsProfileName, awsRoleArn"),
     (iam('awsMaxRetries="7"'), "without awsMaxRetries, because the source itself retries"),
     (iam('awsMskRegionProvider="a.B?x"'), "awsMskRegionProvider.*AWS_REGION"),
+    (iam('awsRoleAccessKeyId="s3cret"'), "awsRoleAccessKeyId.*awsProfileName"),
     (iam('awsDebugCreds="yes"'), "awsDebugCreds is true or false"),
     (iam('awsAddDefaultProviders="true"'), "never falls back to the default"),
     (iam('awsProfileName="a" awsRoleArn="b"'), "not both.*role_arn and source_profile"),
@@ -145,3 +147,10 @@ def test_the_error_names_the_bad_setting_and_the_fix(given: dict[str, str], says
     with pytest.raises(OptionError, match=says) as raised:
         sasl(given)
     assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("given", [IAM, OAUTH], ids=["AWS_MSK_IAM", "OAUTHBEARER"])
+def test_the_error_without_the_signer_names_the_package(given: dict[str, str], aws: pytest.MonkeyPatch) -> None:
+    aws.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(OptionError, match=r"pip install 'spark_group_source\[msk\]'"):
+        sasl(given)

@@ -162,7 +162,11 @@ MISTAKES = [
     (CLIENT | line(f'ssl.keystore.certificate.chain="{PEM}"'), "chain' in .* is set without 'ssl.keystore.key' in"),
     (CLIENT | line(f'ssl.truststore.location="/a" ssl.truststore.certificates="{PEM}"'),
      "'ssl.truststore.location' in .*jaas.config' and 'ssl.truststore.certificates' in .* are set"),
+    (CLIENT | line(f'ssl.keystore.key="{PEM}"'), "'ssl.keystore.key' in .* is set without 'ssl.keystore.cert"),
+    (CLIENT | line(f'ssl.keystore.location="/a" ssl.keystore.key="{PEM}" ssl.keystore.certificate.chain="{PEM}"'),
+     "'ssl.keystore.location' in .*jaas.config' and 'ssl.keystore.key' in .* are set"),
     (CLIENT | line('extension_auth="s3cret"'), "not the name auth"),
+    (CLIENT | line('extension_a1="s3cret"'), "names of letters"),
     (CLIENT | line('extension_a="s3cretä"'), "printable ASCII text in extension_a"),
     (OAUTH | line('unsecuredLoginStringClaim_sub="s3cret"'), "unsecured tokens"),
 ]

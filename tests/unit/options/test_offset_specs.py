@@ -88,6 +88,8 @@ def test_the_digest_of_offsets_depends_on_the_offsets_only() -> None:
         ('{"t":{"first":1}}', "'first' is not a partition number"),
         ('{"t":{"0":-3}}', "-3 is not a whole number of at least -2"),
         ('{"t":{"0":"1"}}', '"1" is not a whole number'),
+        ('{"t":{"-1":1}}', "'-1' is not a partition number"),
+        ('{"t":{"0":1.5}}', "1.5 is not a whole number"),
         ('{"t":{"0":true}}', "true is not a whole number"),
         ('{"t":{"0":9223372036854775808}}', "9223372036854775808 is not a whole number"),
         ('{"t":{"0":{"1":2}}}', "a JSON object is not a whole number"),

@@ -610,3 +610,16 @@ def test_a_forked_child_asks_for_its_own_token(service: TokenService) -> None:
     os.waitpid(child, 0)
     os.close(read_end)
     assert len(service.requests) == 2
+
+
+def test_a_process_without_new_connections_stops_renewing(service: TokenService) -> None:
+    hand = Hand()
+    service.answer = numbered(4 * IDLE_TIMEOUT)
+    client = service.client(window=HALF)
+    cache = by_hand(client, hand)
+    first = fetched(client)
+    turn(hand, cache, 3 * IDLE_TIMEOUT)
+    eventually(lambda: not cache._running)
+    assert len(service.requests) == 1
+    hand.now += 2 * IDLE_TIMEOUT
+    assert fetched(client) != first

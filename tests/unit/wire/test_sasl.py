@@ -143,7 +143,10 @@ def gssapi(monkeypatch: pytest.MonkeyPatch, begin: Callable[[object], bytes]) ->
     ("minor", "kind"),
     [
         (-1765328228, BrokerUnavailable),  # Cannot contact any KDC
+        (-1765328164, BrokerUnavailable),  # Cannot resolve network address for KDC
+        (-1765328355, BrokerUnavailable),  # A service is not available
         (-1765328352, BrokerUnavailable),  # Ticket expired
+        (-1765328377, AuthenticationFailed),  # Server not found in Kerberos database
         (-1765328243, AuthenticationFailed),  # No Kerberos credentials available
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 
@@ -44,6 +45,10 @@ def token_and_extensions() -> tuple[str, dict[str, str]]:
     return "t0ken", {"logicalCluster": "lkc-1"}
 
 
+def blank() -> str:
+    return " \n"
+
+
 def no_token() -> None:
     return None
 
@@ -54,6 +59,10 @@ def extensions_that_are_none() -> tuple[str, str]:
 
 def failing() -> str:
     raise ConnectionError("the provider is down")
+
+
+def quitting() -> str:
+    sys.exit("no credentials")
 
 
 def hanging() -> str:
@@ -75,7 +84,9 @@ def test_tokens_and_extensions_come_from_the_users_function() -> None:
     ("function", "kind", "says"),
     [
         ("no_token", AuthenticationFailed, "returned a NoneType.*the token as text"),
+        ("blank", AuthenticationFailed, "returned a str"),
         ("extensions_that_are_none", AuthenticationFailed, "returned a tuple"),
+        ("quitting", BrokerUnavailable, "token.provider' failed: SystemExit.*no credentials"),
         ("failing", BrokerUnavailable, "token.provider' failed: ConnectionError.*down.*on each executor"),
     ],
 )
