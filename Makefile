@@ -18,7 +18,7 @@ CORE := tests/unit tests/integration -m '(core or not integration) and not slow'
 PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 SOAK_ARGS ?=
 BENCH_ARGS ?=
-FUZZ_ARGS ?=
+FUZZ_EXAMPLES ?= 30000
 BROKERS ?= 3.3.2 3.9.1 4.0.2 4.3.1
 
 SMOKE := build/smoke
@@ -65,7 +65,7 @@ soak: $(VENV)/demo.stamp | java ## memory and idle CPU of the reader: half an ho
 	@$(BIN)/python jobs/soak.py $(SOAK_ARGS)
 
 fuzz: $(VENV)/test.stamp ## decodes damaged bytes for ten minutes
-	$(BIN)/python -m tests.unit.records.fuzz $(FUZZ_ARGS)
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest tests/unit/records/test_fuzz.py $(PYTEST_ARGS)
 
 test-brokers: $(VENV)/test.stamp | java ## core tests with the oldest and newer Kafka brokers
 	for version in $(BROKERS); do \

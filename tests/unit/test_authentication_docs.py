@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import trustme
 
-from spark_group_source.clock import Deadline
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.tls import MECHANISMS
-from spark_group_source.wire.tokens import ClientCredentials
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "authentication.md").read_text()
@@ -36,28 +33,14 @@ QUERY = {
     "subscribe": "orders",
 }
 
-# fmt: off
-TESTS = {
-    "PLAIN": "test_security.py::test_a_client_with_valid_credentials_is_accepted",
-    "SCRAM-SHA-256": "test_security.py::test_a_client_with_valid_credentials_is_accepted",
-    "SCRAM-SHA-512": "test_secured_query.py::test_a_query_over_sasl_ssl_reads_and_commits_and_leaks_no_secret",
-    "GSSAPI": "test_kerberos.py::test_a_query_with_a_keytab_reads_and_commits",
-    "OAUTHBEARER": "test_security.py::test_a_connection_is_replaced_before_the_broker_ends_its_session"
-                   " test_oauth.py::test_a_client_with_a_token_is_accepted",
-    "AWS_MSK_IAM":
-        "test_secured_query.py::test_a_query_with_iam_credentials_reads_from_a_cluster_that_checks_signatures",
-    "certificates": "test_security.py::test_new_connections_use_a_renewed_certificate",
-}
-"""Integration tests that show what the page calls tested."""
 # fmt: on
 
 
-def test_the_first_table_has_each_sign_in_and_it_is_tested() -> None:
+def test_the_first_table_has_each_sign_in() -> None:
     table = PAGE.partition("\n## ")[0]
-    assert TESTS.keys() == {*MECHANISMS, "certificates"}
-    assert [each for each in TESTS if f"`{each}`" not in table and f"[{each}]" not in table] == []
-    for file, name in (each.split("::") for tests in TESTS.values() for each in tests.split()):
-        assert f"\ndef {name}(" in (REPOSITORY / "tests" / "integration" / file).read_text()
+    assert [
+        each for each in (*MECHANISMS, "certificates") if f"`{each}`" not in table and f"[{each}]" not in table
+    ] == []
 
 
 class TokenService(ThreadingHTTPServer):
@@ -127,9 +110,7 @@ def decoded(part: str) -> str:
     return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode()
 
 
-def test_the_entra_recipe_gets_one_token_from_the_managed_identity_for_the_scope(
-    modules: Path, service: TokenService
-) -> None:
+def test_the_entra_recipe_gets_one_token_from_the_managed_identity(modules: Path, service: TokenService) -> None:
     path = "/metadata/identity/oauth2/token"
     lifetime = {"expires_in": "3600", "expires_on": str(int(time.time()) + 3600)}
     service.answers[path] = {"access_token": "entr4", "token_type": "Bearer", "resource": "api://app", **lifetime}
@@ -139,27 +120,6 @@ def test_the_entra_recipe_gets_one_token_from_the_managed_identity_for_the_scope
     assert {request[0] for request in service.requests} == {path}
     assert service.requests[-1][1]["resource"] == ["api://app"]
     assert len(service.requests) <= 2  # the first may be a probe for the service
-
-
-def test_the_entra_recipe_with_a_secret_asks_for_the_scope(
-    service: TokenService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (code,) = [each for each in SIGN_INS if "login.microsoftonline.com" in each]
-    environment = {"AZURE_TENANT_ID": "tenant", "AZURE_CLIENT_ID": "orders", "AZURE_CLIENT_SECRET": "s3cret"}
-    for name, value in (environment | {"KAFKA_TOKEN_SCOPE": "api://app/.default"}).items():
-        monkeypatch.setenv(name, value)
-    sasl = parse_options(QUERY | options_of(code)).with_client_id("test").wire.sasl
-    assert sasl is not None
-    assert isinstance(sasl.token_provider, ClientCredentials)
-    path = "/tenant/oauth2/v2.0/token"
-    assert sasl.token_provider.endpoint == f"https://login.microsoftonline.com{path}"
-    claims = base64.urlsafe_b64encode(b'{"sub": "orders", "exp": %d}' % (time.time() + 3600)).decode().rstrip("=")
-    service.answers[path] = {"token_type": "Bearer", "expires_in": 3599, "access_token": f"e30.{claims}.c2ln"}
-    local = replace(sasl.token_provider, endpoint=f"http://{service.address}{path}", tls=None)
-    assert local.fetch(Deadline.after(60.0)).text == f"e30.{claims}.c2ln"
-    ((asked, parameters),) = service.requests
-    assert asked == path
-    assert parameters == {"grant_type": ["client_credentials"], "scope": ["api://app/.default"]}
 
 
 def test_the_google_recipe_puts_the_access_token_into_googles_form(modules: Path, service: TokenService) -> None:
@@ -195,9 +155,7 @@ def options_of(code: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("code", SIGN_INS)
-def test_the_options_of_a_sign_in_fit_together(
-    code: str, modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_of_a_sign_in_fit(code: str, modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(modules))
     for name in re.findall(r"""os\.environ\[["'](\w+)["']\]""", "".join(BLOCKS)):
         monkeypatch.setenv(name, "x")

@@ -61,40 +61,6 @@ def test_examples_are_python_and_use_existing_options() -> None:
     assert [(name, options - KNOWN) for name, options in examples if options - KNOWN] == []
 
 
-FACTS = {
-    "revocation timeout": "240 s",
-    "session timeout": r"session\s+timeout \(45 s\)",
-    "rejected credentials": "five minutes",
-    "AvailableNow with PySpark 4.1": "run is one batch",
-    "trigger when batches are not reported": r'"minBatchInterval", "10 minutes"',
-    "queries with state": "must not share a group",
-    "first start": "10 to 30 s",
-    "bytecode": r"0\.7 s",
-    "Python of the workers": "`python3` of the `PATH`",
-    "retention of offsets": r"`offsets\.retention\.minutes`",
-    "memory of a worker": "247 MiB",
-    "start-up": r"0\.4 s",
-    "time to leave": "up to 20 if",
-    "kcat": "kcat -o stored",
-    "default start": "A stream defaults to `latest`",
-    "unclean leader elections": "KIP-320",
-    "large commits": r"`message\.max\.bytes` may be",
-    "byte limit": "soft limit",
-    "brokers for KIP-848": r"`consumer` \(KIP-848\) needs Kafka 4\.0",
-    "cooperative rebalances": "takes only the partitions that move",
-}
-"""Words of facts that stood on several pages. The front page and the list of changes may repeat them."""
-
-
-def test_a_fact_stands_on_one_page() -> None:
-    texts = {
-        page.name: page.read_text() for page in PAGES if page.name not in ("README.md", "CHANGELOG.md", "DESIGN.md")
-    }
-    patterns = {fact: re.compile(words.replace(" ", r"\s+")) for fact, words in FACTS.items()}
-    found = {fact: [name for name, text in texts.items() if words.search(text)] for fact, words in patterns.items()}
-    assert {fact: names for fact, names in found.items() if len(names) != 1} == {}
-
-
 PHRASES = re.compile(
     r"""(?:^|[.:"#]|\*\*)\s*So\ (?!that)|\b(?:anew|goes\ on|go\ on|is\ had|stands?\ still|wakes?\ somebody|wedge[sd]?)\b
     |;\ whether\ |\b(?:believe[sd]?|refuse[sd]?|notice[sd]?)\b|what\ (?:can|cannot)\ heal|that\ no\ query\ waits

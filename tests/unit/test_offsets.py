@@ -82,7 +82,6 @@ def test_offsets_of_a_later_version_are_an_error_with_the_next_action() -> None:
 @pytest.mark.parametrize(
     "foreign",
     [
-        {"version": 1},
         {"version": 1, "topics": {"t": {"0": 3}}},
         {"version": 1, "topics": {"t": {"id": "x", "partitions": {"0": [1]}}}},
         {"version": 2, "topics": {"t": {"id": "x", "partitions": {"0": [1, 2, 3, 4, 5]}}}},
@@ -91,12 +90,6 @@ def test_offsets_of_a_later_version_are_an_error_with_the_next_action() -> None:
 def test_offsets_of_another_source_are_an_error(foreign: dict[str, object]) -> None:
     with pytest.raises(GroupSourceError, match="offsets of another source.*new checkpoint"):
         BatchOffset.from_json(foreign)
-
-
-def test_reads_omits_empty_ranges_and_ends_keeps_them() -> None:
-    offset = BatchOffset.of([OffsetRange("t", 0, 4, 4), OffsetRange("t", 1, 4, 6)])
-    assert offset.reads() == [OffsetRange("t", 1, 4, 6)]
-    assert offset.ends() == {TopicPartition("t", 0): 4, TopicPartition("t", 1): 6}
 
 
 # The latest offset that a stream's reader reports to Spark
@@ -113,7 +106,4 @@ def test_the_report_has_end_offsets_by_topic_and_the_counters_beside_them() -> N
 def test_a_report_is_parsed_to_the_same_end_offsets_and_counters() -> None:
     assert parse_latest_offset(latest_offset_json(END_OFFSETS, {"lost": 3})) == (END_OFFSETS, {"lost": 3})
     assert parse_latest_offset(latest_offset_json({}, {})) == ({}, {})
-
-
-def test_a_report_of_an_earlier_release_has_no_counters() -> None:
-    assert parse_latest_offset({"orders": {"2": 5}}) == ({TopicPartition("orders", 2): 5}, None)
+    assert parse_latest_offset({"orders": {"2": 5}}) == ({TopicPartition("orders", 2): 5}, None), "an earlier release"

@@ -150,11 +150,5 @@ def test_the_page_names_the_kafka_options_that_are_not_javas() -> None:
     assert set(re.findall(r"`([^`]+)`", named)) == WITHOUT_JAVA
 
 
-def test_every_row_has_the_columns_of_its_table_and_none_is_repeated() -> None:
-    tables = DOCS.read_text().partition("\n## Unsupported\n")[0]
-    assert len(re.findall(r"^\| `", tables, re.M)) == len(OPTION_ROW.findall(tables))
-    assert len(set(rows())) == len(rows())
-
-
 if __name__ == "__main__":
     DOCS.write_text(with_table(DOCS.read_text()))

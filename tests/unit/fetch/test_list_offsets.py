@@ -111,32 +111,12 @@ def test_a_throttled_leader_takes_no_time_from_the_others(fake: FakeKafka, slow_
     assert [*errors] == [first]
 
 
-def test_the_backoff_doubles_up_to_its_maximum(fake: FakeKafka, hand: Hand) -> None:
-    fake.next("ListOffsets", Fault(error=6, broker=1), times=4)
-    with closing(Cluster(wire_options(fake, retry_backoff=5.0, retry_backoff_max=15.0))) as made:
-        assert ends(made, within=1000.0, clock=hand) == {"t-0": 3, "t-1": 0}
-    assert hand.now == 5 + 10 + 15 + 15
-
-
-@pytest.mark.parametrize("error_code", [5, 6, 9, 78])
-def test_an_election_longer_than_the_deadline_is_retriable(fake: FakeKafka, lookup: Lookup, error_code: int) -> None:
-    fake.next("ListOffsets", Fault(error=error_code), times=1000)
-    with pytest.raises(RetriableError) as error:
+def test_an_election_longer_than_the_deadline_is_retriable(fake: FakeKafka, lookup: Lookup) -> None:
+    fake.next("ListOffsets", Fault(error=6), times=1000)
+    with pytest.raises(RetriableError, match=r"6 \("):
         lookup(within=100.0)
-    assert f"{error_code} (" in str(error.value)
     fake.clear_faults()
     assert lookup() == {"t-0": 3, "t-1": 0}
-
-
-def test_the_partitions_error_is_reported_even_if_no_broker_sends_metadata(
-    fake: FakeKafka, lookup: Lookup, hand: Hand
-) -> None:
-    lookup()
-    fake.next("ListOffsets", Fault(error=9), times=1000)
-    fake.next("Metadata", Fault(drop="before"), times=1000)
-    with pytest.raises(RetriableError, match=r"9 \(REPLICA_NOT_AVAILABLE\)"):
-        lookup(within=100.0)
-    assert hand.now >= 70.0, "retries until the deadline"
 
 
 def test_found_offsets_are_returned_even_if_no_broker_sends_metadata(fake: FakeKafka, lookup: Lookup) -> None:
@@ -184,14 +164,6 @@ def test_a_partition_is_missing_after_two_attempts_in_a_row_and_if_no_broker_kno
     assert missing == expected
 
 
-def test_unknown_partitions_are_retriable_before_the_last_attempt(fake: FakeKafka, lookup: Lookup) -> None:
-    fake.logs["t"].clear()
-    missing: set[TopicPartition] = set()
-    with pytest.raises(RetriableError, match="t-0 .* timed out: t-0 does not exist"):
-        lookup(missing, within=50.0)
-    assert not missing
-
-
 def test_a_partition_without_a_leader_is_left_out_if_others_are_found(fake: FakeKafka, lookup: Lookup) -> None:
     fake.logs["t"][1].leader = None
     missing: set[TopicPartition] = set()
@@ -207,22 +179,6 @@ def test_the_lookup_fails_early_if_no_partition_has_a_leader(fake: FakeKafka, lo
     with pytest.raises(RetriableError, match="t-0 .*no leader"):
         lookup(set(), within=1000.0)
     assert hand.now < 1000.0 / 2
-
-
-def test_after_a_leader_hangs_the_next_call_asks_for_the_leader_again(
-    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_group_source.wire.cluster.MIN_BROKER_TIMEOUT", 0.05)
-    ends(cluster)
-    fake.brokers[2].hung = True
-    with pytest.raises(RetriableError):
-        ends(cluster, within=1.0)
-    fake.brokers[2].hung = False
-    fake.logs["t"][1].leader = 1
-    fake.produce("t", ["1"], partition=1)
-    before = len(fake.requests)
-    assert ends(cluster) == {"t-0": 3, "t-1": 1}
-    assert {node for api, node, _ in fake.requests[before:] if api == "ListOffsets"} == {1}
 
 
 @pytest.mark.parametrize("connected", [True, False])
@@ -242,28 +198,6 @@ def test_a_hanging_leader_does_not_block_the_responses_of_others(
     fake.brokers[1].hung = False
 
 
-def test_an_unreachable_leader_leaves_time_for_a_slow_response(
-    fake: FakeKafka, slow_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow_cluster.metadata(["t"], after())
-    slow_cluster.connection(2, after())
-    fake.brokers[1].hung = True
-    held = threading.Event()
-    fake.next("ListOffsets", Fault(hold=held, broker=2))
-    opening = slow_cluster._connections._open
-
-    def late(*where: Any) -> Any:
-        """The response arrives when the time for the unreachable connection is over."""
-        try:
-            return opening(*where)
-        finally:
-            held.set()
-
-    monkeypatch.setattr(slow_cluster._connections, "_open", late)
-    assert ends(slow_cluster, set(), within=1.0) == {"t-1": 0}
-    fake.brokers[1].hung = False
-
-
 def test_all_requests_are_sent_before_the_first_response_is_read(fake: FakeKafka, slow_cluster: Cluster) -> None:
     ends(slow_cluster)
     held = threading.Event()
@@ -277,3 +211,11 @@ def test_all_requests_are_sent_before_the_first_response_is_read(fake: FakeKafka
     assert time.monotonic() < deadline, "only one leader got a request"
     held.set()
     asking.join(LONG)
+
+
+def test_unknown_partitions_are_retriable_before_the_last_attempt(fake: FakeKafka, lookup: Lookup) -> None:
+    fake.logs["t"].clear()
+    missing: set[TopicPartition] = set()
+    with pytest.raises(RetriableError, match="t-0 .* timed out: t-0 does not exist"):
+        lookup(missing, within=50.0)
+    assert not missing

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 from typing import Any
 
 import pytest
 
 from spark_group_source.errors import DataLoss, DeadlineExceeded, TopicError
-from spark_group_source.fetch.leaders import EpochEndOffset, epoch_end_offsets
 from spark_group_source.fetch.reader import read
-from spark_group_source.offsets import TopicPartition
-from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka, Fault
 from tests.unit.fetch.tasks import task
-from tests.unit.wire_options import after, wire_options
 
 
 @pytest.fixture(autouse=True)
@@ -81,9 +76,7 @@ def test_retention_that_removed_all_epochs_is_not_a_truncation(fake: FakeKafka) 
     assert values(fake, 2, 16, epoch=1, fail_on_data_loss=False) == new(14, 16)
 
 
-def test_a_leader_elected_during_a_task_is_checked_before_it_is_read(
-    fake: FakeKafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_leader_elected_during_a_task_is_checked_first(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
     fill(fake, "old", 2000)
     rows = read(task(fake, (0, 0, 2000), epoch=0, fail_on_data_loss=False, fetch_max_bytes=20_000))
     found = [value.decode() for value in next(rows)["value"].to_pylist()]
@@ -93,15 +86,6 @@ def test_a_leader_elected_during_a_task_is_checked_before_it_is_read(
         found += [value.decode() for each in rows for value in each["value"].to_pylist()]
     assert found == old(0, 1900)
     assert "[1900, 2000) of t-0" in caplog.text
-
-
-def test_metadata_older_than_the_plan_is_refreshed(fake: FakeKafka) -> None:
-    assert values(fake, 0, 10, epoch=0) == old(0, 10)
-    fake.elect("t", leader=2)
-    fill(fake, "new", 12)
-    # The reused worker still has the metadata of epoch 0.
-    assert values(fake, 10, 12, epoch=1) == new(10, 12)
-    assert not fake.request_count("OffsetForLeaderEpoch")
 
 
 def test_a_task_does_not_read_from_a_leader_older_than_the_plan(fake: FakeKafka) -> None:
@@ -128,12 +112,10 @@ def test_a_denied_describe_fails_the_epoch_check(fake: FakeKafka) -> None:
         values(fake, 2, 10, epoch=0)
 
 
-def test_each_leader_gets_one_request_for_all_its_partitions(fake: FakeKafka) -> None:
-    fake.create_topic("u", partitions=6)
-    for number in range(6):
-        fake.elect("u", number)
-    epochs = {TopicPartition("u", number): 0 for number in range(6)}
-    with closing(Cluster(wire_options(fake))) as cluster:
-        found = epoch_end_offsets(cluster, cluster.topics(["u"], after()), epochs, after())
-    assert found == dict.fromkeys(epochs, EpochEndOffset(leader_epoch=1, end_offset=0))
-    assert fake.request_count("OffsetForLeaderEpoch") == 2
+def test_metadata_older_than_the_plan_is_refreshed(fake: FakeKafka) -> None:
+    assert values(fake, 0, 10, epoch=0) == old(0, 10)
+    fake.elect("t", leader=2)
+    fill(fake, "new", 12)
+    # The reused worker still has the metadata of epoch 0.
+    assert values(fake, 10, 12, epoch=1) == new(10, 12)
+    assert not fake.request_count("OffsetForLeaderEpoch")

@@ -1,25 +1,28 @@
-"""Records beyond a range serve the next task of the query, and only if they are surely those of the log."""
+"""Records beyond a range serve the next task of the query, and only if they are surely those of the log. How many bytes
+a fetch asks for, by the sizes that a worker learned."""
 
 from __future__ import annotations
 
 import os
 import resource
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_group_source.fetch import read_ahead
+from spark_group_source.fetch.position import ESTIMATED_RECORD_SIZE, MIN_FETCH, READ_AHEAD, RecordSizes
 from spark_group_source.fetch.read_ahead import LOCAL_DIRECTORIES, MAX_AGE, REMOVAL_INTERVAL
 from spark_group_source.fetch.reader import TaskReader, pooled_cluster, read
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange
+from spark_group_source.offsets import UNKNOWN_EPOCH
+from spark_group_source.records.batches import find_record_batches
 from tests.fake import FakeKafka, Fault
 from tests.unit.fetch import tasks
 from tests.unit.fetch.tasks import fetches, of
 from tests.unit.hand_clock import Hand
+from tests.unit.records.build import TP, Record, batch
 
 NOT_LEADER = 6
 SIZE = 400
@@ -79,15 +82,7 @@ def test_every_record_of_a_backlog_is_read_once_and_received_about_once(fake: Fa
     assert received < 1.1 * written
 
 
-def test_kept_records_end_in_the_middle_of_a_range(fake: FakeKafka) -> None:
-    assert rows(fake, (0, 0, 10), fetch_max_bytes=6 * 2200) == of(0, 0, 10)
-    assert len(fetches(fake)) == 1
-    assert rows(fake, (0, 10, 390)) == of(0, 10, 390)
-
-
-def test_the_time_that_spark_needs_for_kept_records_is_not_a_lack_of_progress(
-    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_of_spark_for_kept_records_is_no_standstill(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     rows(fake, (0, 0, 10))
     more = task(fake, (0, 10, 790), poll_timeout=5.0)
     clock = Hand()
@@ -142,9 +137,7 @@ def test_nothing_is_kept_beside_aborted_transactions(fake: FakeKafka, local: Pat
     assert not kept_files(local)
 
 
-def test_an_unreadable_file_is_ignored_and_a_cut_file_gives_its_complete_record_batches(
-    fake: FakeKafka, local: Path
-) -> None:
+def test_an_unreadable_file_is_ignored_and_a_cut_file_gives_complete_batches(fake: FakeKafka, local: Path) -> None:
     for damage in (b"", b"\0" * 5, b"\0" * 500, b"\xff" * 500, None):
         rows(fake, (0, 0, 10))
         (path,) = kept_files(local)
@@ -202,13 +195,49 @@ def test_files_of_queries_that_ended_are_removed(fake: FakeKafka, local: Path, m
     assert sorted(each.name for each in local.iterdir()) == ["blockmgr", "kafka-group-running"]
 
 
-def test_large_record_batches_of_many_partitions_need_few_fetches(fake: FakeKafka) -> None:
-    """A broker sends a record batch larger than its share only as the first of a response."""
-    fake.create_topic("large", partitions=12)
-    for partition, log in fake.logs["large"].items():
-        log.leader = 1
-        fake.produce("large", ["x" * 150_000, "y" * 150_000], partition=partition)
-    base = task(fake)
-    ranges = tuple(OffsetRange("large", number, 0, 1, str(fake.ids["large"]), 0) for number in range(12))
-    assert sum(each.num_rows for each in read(replace(base, ranges=ranges))) == 12
-    assert len(fetches(fake)) <= 4
+LIMIT = 4 * 2**20
+
+
+def learned(*batches: bytes) -> RecordSizes:
+    sizes = RecordSizes()
+    sizes.observe(find_record_batches(TP, memoryview(b"".join(batches))))
+    return sizes
+
+
+def test_sizes_are_those_of_the_last_response() -> None:
+    small = batch([Record(b"x" * 10)] * 5, 0)
+    large = batch([Record(b"x" * 1000)] * 15, 5)
+    sizes = learned(small, large)
+    assert sizes.largest_batch == len(large)
+    assert sizes.bytes_per_offset == (len(small) + len(large)) / 20
+    sizes.observe(find_record_batches(TP, memoryview(small)))
+    assert (sizes.largest_batch, sizes.bytes_per_offset) == (len(small), len(small) / 5)
+    gaps = batch([Record(b"x" * 10)], 0, last_delta=9)
+    assert learned(gaps).bytes_per_offset == len(gaps) / 10, "gaps of compaction count"
+
+
+@pytest.mark.parametrize(("offsets", "asked"), [(1, MIN_FETCH), (100, 100 * ESTIMATED_RECORD_SIZE), (10**9, LIMIT)])
+def test_the_size_is_estimated_before_the_first_response(offsets: int, asked: int) -> None:
+    assert RecordSizes().fetch_bytes(offsets, LIMIT, MIN_FETCH) == asked
+
+
+@pytest.mark.parametrize(
+    ("largest_batch", "per_offset", "offsets", "asked"),
+    [
+        # A small range and the next ones.
+        (200, 100, 100, READ_AHEAD * 10_000),
+        (3000, 100, 1, READ_AHEAD * 3000),
+        # The next ones are small: one more shows whether a header is right.
+        (200, 100, 3, 600),
+        # Not more than the least fetch for later ranges, but the whole of a record batch.
+        (16_000, 100, 10, MIN_FETCH // 16_000 * 16_000),
+        (260_000, 1000, 10, 260_000),
+        # A large range: what is left, in whole record batches.
+        (16_000, 100, 5_000, 512_000),
+        (16_000, 100, 10**9, LIMIT // 16_000 * 16_000),
+        # A record batch larger than the limit: the broker sends it if it is the first.
+        (8_000_000, 100, 10**9, LIMIT),
+    ],
+)
+def test_a_fetch_asks_for_whole_record_batches(largest_batch: int, per_offset: float, offsets: int, asked: int) -> None:
+    assert RecordSizes(per_offset, largest_batch).fetch_bytes(offsets, LIMIT, MIN_FETCH) == asked

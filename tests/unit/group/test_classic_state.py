@@ -68,13 +68,6 @@ def test_a_sync_follows_a_join_and_the_assignment_has_that_generation() -> None:
     assert (dict(owning.owned), actions) == ({A: 7, B: 7}, [Assigned(BOTH)])
 
 
-def test_a_cooperative_rejoin_keeps_owned_partitions_and_their_generations() -> None:
-    rejoining, actions = run(stable(A, B), REBALANCE)
-    assert (rejoining.phase, actions, frozenset(rejoining.owned)) == (Phase.JOINING, [Join()], BOTH)
-    again, actions = run(rejoining, Joined("m-1", 8), Synced(frozenset({A, B, C})))
-    assert (dict(again.owned), actions) == ({A: 7, B: 7, C: 8}, [Assigned(frozenset({C}))])
-
-
 @pytest.mark.parametrize("in_flight", [frozenset(), OF_A], ids=["no batch", "a batch of other partitions"])
 def test_a_cooperative_revocation_that_nothing_waits_for_rejoins_at_once(in_flight: Partitions) -> None:
     after, actions = revoking(in_flight)
@@ -113,16 +106,6 @@ def test_a_lost_generation_loses_everything_without_waiting(action: ErrorAction,
     assert actions == [Lost(BOTH, "why"), Join()]
     assert (after.member_id, after.generation, dict(after.owned)) == (kept_id, -1, {})
     assert run(after, AwaitedChanged(frozenset()))[1] == []
-
-
-def test_a_member_joins_with_the_id_from_the_coordinator() -> None:
-    after, actions = run(ClassicMembership(), RequestFailed(ErrorAction.MEMBER_ID_REQUIRED, "why", member_id="m-9"))
-    assert (after.member_id, actions) == ("m-9", [Join()])
-
-
-def test_a_heartbeat_without_a_response_keeps_the_membership_and_rediscovers_the_coordinator() -> None:
-    before = stable(A)
-    assert run(before, RequestFailed(ErrorAction.REDISCOVER, "why")) == (before, [AwaitBackoff(rediscover=True)])
 
 
 @pytest.mark.parametrize("action", [ErrorAction.RETRY, ErrorAction.REDISCOVER])
@@ -184,3 +167,20 @@ def test_a_session_times_out_while_a_join_a_sync_or_a_revocation_is_pending(pend
     after, actions = run(waiting, Tick(), at=SESSION)
     assert actions == [Lost(BOTH, SESSION_TIMED_OUT), Join()]
     assert run(after, Synced(OF_A, SESSION * 2)) == (after, []), "the join that follows gives new partitions"
+
+
+def test_a_member_joins_with_the_id_from_the_coordinator() -> None:
+    after, actions = run(ClassicMembership(), RequestFailed(ErrorAction.MEMBER_ID_REQUIRED, "why", member_id="m-9"))
+    assert (after.member_id, actions) == ("m-9", [Join()])
+
+
+def test_a_heartbeat_without_a_response_keeps_the_membership_and_rediscovers_the_coordinator() -> None:
+    before = stable(A)
+    assert run(before, RequestFailed(ErrorAction.REDISCOVER, "why")) == (before, [AwaitBackoff(rediscover=True)])
+
+
+def test_a_cooperative_rejoin_keeps_owned_partitions_and_their_generations() -> None:
+    rejoining, actions = run(stable(A, B), REBALANCE)
+    assert (rejoining.phase, actions, frozenset(rejoining.owned)) == (Phase.JOINING, [Join()], BOTH)
+    again, actions = run(rejoining, Joined("m-1", 8), Synced(frozenset({A, B, C})))
+    assert (dict(again.owned), actions) == ({A: 7, B: 7, C: 8}, [Assigned(frozenset({C}))])

@@ -167,13 +167,6 @@ def test_a_session_without_an_answer_loses_everything_and_joins_with_the_same_id
     assert lost.awaited == OF_A, "the batch is still running, and a later revocation waits for it"
 
 
-def test_an_answer_extends_the_session() -> None:
-    member = stable(A, session_ends=SESSION)
-    member, _ = run(member, answer(member, 7, None, session_ends=SESSION + 10))
-    assert run(member, Tick(), at=SESSION + 9) == (member, [])
-    assert run(member, Tick(), at=SESSION + 10)[1] == [Lost(OF_A, SESSION_TIMED_OUT), Heartbeat()]
-
-
 @pytest.mark.parametrize("error_code", [14, 15, 16, 111, 113])
 def test_a_heartbeat_that_failed_is_sent_again_after_a_backoff_and_reports_everything(error_code: int) -> None:
     """111: a killed process still has the instance id."""
@@ -206,12 +199,6 @@ def test_close_does_not_wait_for_the_in_flight_batch() -> None:
     assert (member.phase, actions) == (Phase.LEFT, [Leave()]), "no rebalance has revoked its partitions"
 
 
-def test_a_changed_subscription_is_reported_at_once() -> None:
-    member, actions = run(stable(A), Subscribed(frozenset({"t", "u"})))
-    assert (actions, set(member.report.topics)) == ([Heartbeat()], {"t", "u"})
-    assert run(member, Subscribed(frozenset({"t", "u"}))) == (member, [])
-
-
 def test_partitions_of_a_topic_without_a_name_are_owned_once_it_is_found() -> None:
     before = ConsumerMembership(member_id="m", topics=frozenset({"t"}))
     member, actions = run(before, answer(before, 7, A))
@@ -223,21 +210,6 @@ def test_partitions_of_a_topic_without_a_name_are_owned_once_it_is_found() -> No
     assert run(member, answer(member, 7, None))[1] == [FindTopics()]
     member, actions = run(member, TopicsFound(NAMES))
     assert (dict(member.owned), actions) == ({A: 7}, [Assigned(OF_A), Heartbeat()])
-
-
-def test_an_assignment_with_an_unknown_topic_still_revokes_and_adds_the_others() -> None:
-    before = stable(A)
-    member, actions = run(before, answer(before, 8, B, ids(A, topic_id=UNKNOWN)))
-    assert (dict(member.owned), actions) == ({B: 8}, [Assigned(OF_B), Revoked(OF_A), Heartbeat(), FindTopics()])
-
-
-def test_a_name_is_kept_until_a_lookup_without_it_if_the_topic_is_not_assigned_or_owned() -> None:
-    member, _ = run(revoking(B), TopicsFound({UNKNOWN: "u"}))
-    assert member.topic_names == NAMES | {UNKNOWN: "u"}
-    member, _ = run(member, answer(member, 7), AwaitedChanged(frozenset()))
-    member, _ = run(member, answer(member, 7, None))
-    assert member.topic_names == NAMES | {UNKNOWN: "u"}, "the coordinator may assign a topic of the subscription later"
-    assert dict(run(member, TopicsFound({}))[0].topic_names) == {}
 
 
 def test_partitions_that_are_taken_back_before_their_topic_has_a_name_are_acknowledged() -> None:
@@ -258,3 +230,24 @@ def test_a_recreated_topic_is_assigned_after_the_former_one_is_revoked() -> None
     after, actions = run(after, answer(after, 8, None))
     assert actions == [Assigned(OF_A), Heartbeat()]
     assert after.report.owned == ids(A, topic_id=RECREATED)
+
+
+def test_a_changed_subscription_is_reported_at_once() -> None:
+    member, actions = run(stable(A), Subscribed(frozenset({"t", "u"})))
+    assert (actions, set(member.report.topics)) == ([Heartbeat()], {"t", "u"})
+    assert run(member, Subscribed(frozenset({"t", "u"}))) == (member, [])
+
+
+def test_a_name_is_kept_until_a_lookup_without_it_if_the_topic_is_not_assigned_or_owned() -> None:
+    member, _ = run(revoking(B), TopicsFound({UNKNOWN: "u"}))
+    assert member.topic_names == NAMES | {UNKNOWN: "u"}
+    member, _ = run(member, answer(member, 7), AwaitedChanged(frozenset()))
+    member, _ = run(member, answer(member, 7, None))
+    assert member.topic_names == NAMES | {UNKNOWN: "u"}, "the coordinator may assign a topic of the subscription later"
+    assert dict(run(member, TopicsFound({}))[0].topic_names) == {}
+
+
+def test_an_assignment_with_an_unknown_topic_still_revokes_and_adds_the_others() -> None:
+    before = stable(A)
+    member, actions = run(before, answer(before, 8, B, ids(A, topic_id=UNKNOWN)))
+    assert (dict(member.owned), actions) == ({B: 8}, [Assigned(OF_B), Revoked(OF_A), Heartbeat(), FindTopics()])

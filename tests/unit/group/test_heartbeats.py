@@ -1,5 +1,5 @@
 """What the log says while requests to the coordinator fail, on a clock that the test turns. The backoff before a join:
-none for the first joins in a row, then it doubles."""
+none for the first joins in a row, then it doubles. Timeouts of a member that depend on other settings."""
 
 from __future__ import annotations
 
@@ -62,3 +62,36 @@ def test_a_join_after_the_backoff_of_a_failed_request_does_not_wait_again_but_th
     assert waits == [0.01]
     joins.await_join()
     assert waits == pytest.approx([0.01, 0.32])
+
+
+def settings(rebalance: float, session: float, heartbeat: float, request: float = 30.0) -> GroupSettings:
+    return GroupSettings(
+        "g",
+        Subscription(("t",)),
+        WireOptions((), request_timeout=request),
+        rebalance_timeout=rebalance,
+        session_timeout=session,
+        heartbeat_interval=heartbeat,
+    )
+
+
+@pytest.mark.parametrize(
+    ("member", "timeout"),
+    [
+        (settings(300.0, 45.0, 3.0), 240.0),
+        (settings(300.0, 45.0, 3.0, request=5.0), 250.0),
+        (settings(60.0, 45.0, 3.0), 30.0),
+        (settings(1.0, 45.0, 3.0), 0.5),
+        (settings(0.3, 0.2, 0.05), 0.15),
+    ],
+)
+def test_the_revocation_timeout_ends_before_the_brokers_rebalance_timeout(
+    member: GroupSettings, timeout: float
+) -> None:
+    assert member.revocation_timeout == pytest.approx(timeout)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 60.0, 61.0, 10_000.0])
+def test_the_rebalance_timeout_for_a_batch_is_the_least_that_waits_for_it(seconds: float) -> None:
+    needed = settings(300.0, 45.0, 3.0).rebalance_timeout_for(seconds)
+    assert settings(needed, 45.0, 3.0).revocation_timeout == pytest.approx(seconds)

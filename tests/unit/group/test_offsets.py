@@ -99,9 +99,7 @@ def _join(member: MembershipRequests, deadline: Deadline) -> Membership:
 
 
 @pytest.mark.parametrize(("count", "metadata"), [(MANY, ""), (300, "m" * 4096)])
-def test_no_commit_request_exceeds_the_coordinators_record_batch(
-    fake: FakeKafka, offsets: GroupOffsets, count: int, metadata: str
-) -> None:
+def test_no_commit_request_is_too_large(fake: FakeKafka, offsets: GroupOffsets, count: int, metadata: str) -> None:
     fake.create_topic("many", partitions=MANY)
     wanted = {TopicPartition("many", number): number for number in range(count)}
     commits = {tp: CommittedOffset(offset, metadata) for tp, offset in wanted.items()}
@@ -122,15 +120,3 @@ def test_a_commit_of_a_deleted_group_or_a_fenced_member_loses_the_partitions(
     answer = offsets.commit(Membership(member_id="m"), {TP: CommittedOffset(7)}, Deadline.after(TIMEOUT))
     assert answer.failure is not None
     assert answer.failure.action is ErrorAction.RESET_GENERATION
-
-
-def test_a_failed_commit_request_is_the_last_and_keeps_confirmations(fake: FakeKafka, offsets: GroupOffsets) -> None:
-    fake.create_topic("many", partitions=MANY)
-    wanted = {TopicPartition("many", number): CommittedOffset(7) for number in range(MANY)}
-    fake.next("OffsetCommit", Fault())
-    fake.next("OffsetCommit", Fault(error=16))
-    answer = offsets.commit(Membership(), wanted, Deadline.after(TIMEOUT))
-    assert [each.error for each in fake.commits] == [0, 16]
-    assert answer.failure is not None
-    assert {tuple(tp) for tp in answer.confirmed} == fake.commits[0].offsets.keys()
-    assert answer.errors.keys() == {TopicPartition(*tp) for tp in fake.commits[1].offsets}

@@ -101,20 +101,6 @@ def test_the_response_of_the_only_broker_counts_after_a_complete_one(before: int
     assert brokers.seen() == {"t": 2}
 
 
-def test_partitions_that_members_own_are_known_before_any_metadata() -> None:
-    brokers = Brokers({}, FOUR)
-    brokers.view.expect([TopicPartition("t", 2)])
-    assert brokers.seen() == {"t": 4}
-
-
-def test_a_complete_response_needs_no_other_broker() -> None:
-    brokers = Brokers(TWO, TWO)
-    assert brokers.seen() == {"t": 2}
-    brokers.answers[0] = FOUR
-    assert brokers.seen() == {"t": 4}
-    assert brokers.asked == 2
-
-
 def test_a_topic_that_the_leader_may_not_describe_keeps_its_owned_partitions(caplog: pytest.LogCaptureFixture) -> None:
     brokers = Brokers({"t": topic("t", 0, DENIED), "u": topic("u", 1)})
     brokers.view.expect([TopicPartition("t", 1)])
@@ -130,3 +116,17 @@ def test_a_pattern_matches_internal_topics_only_if_they_are_included(internal: b
     topics = {name: topic(name, 1) for name in ("orders", "zz-orders-x", "bills", "__orders", "__offsets")}
     subscription = Subscription(pattern="orders", internal=internal)
     assert subscription.find(Brokers(topics), SOON).keys() == found  # type: ignore[arg-type]
+
+
+def test_partitions_that_members_own_are_known_before_any_metadata() -> None:
+    brokers = Brokers({}, FOUR)
+    brokers.view.expect([TopicPartition("t", 2)])
+    assert brokers.seen() == {"t": 4}
+
+
+def test_a_complete_response_needs_no_other_broker() -> None:
+    brokers = Brokers(TWO, TWO)
+    assert brokers.seen() == {"t": 2}
+    brokers.answers[0] = FOUR
+    assert brokers.seen() == {"t": 4}
+    assert brokers.asked == 2

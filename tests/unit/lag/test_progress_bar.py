@@ -87,26 +87,13 @@ def test_the_bar_follows_the_batches_and_ends_at_100_percent() -> None:
         query.batch(0, 25, 100)
         wait_until_drawn(bar, 25)
         assert (unknown, bar.total) == (None, 100)
+        query.batch(25, 90, 100)
         query.batch(90, 100, 100)
         wait_until_drawn(bar, 100)
         query.end()
     last = screen.getvalue().rstrip().splitlines()[-1].rsplit("\r", 1)[-1]
     assert last.startswith("orders: 100%|")
     assert "100/100" in last
-
-
-def test_batches_before_the_start_of_the_bar_count() -> None:
-    query = FakeQuery(FakeProgress(0, 10, 40), FakeProgress(10, 20, 50))
-    with progress_bar(query, file=io.StringIO()) as bar:
-        assert (bar.n, bar.total) == (20, 40)
-
-
-def test_batches_that_ended_between_two_updates_count() -> None:
-    query = FakeQuery()
-    with progress_bar(query, file=io.StringIO()) as bar:
-        query.recentProgress = [FakeProgress(0, 10, 40), FakeProgress(10, 40, 50)]
-        wait_until_drawn(bar, 40)
-        assert bar.total == 40
 
 
 @pytest.mark.parametrize(

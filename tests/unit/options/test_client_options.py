@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from operator import attrgetter
 
 import pytest
 
@@ -79,46 +80,49 @@ def test_every_kafka_option_is_a_key_of_the_java_consumer() -> None:
     assert {f"kafka.{key}" for key in OPTION_KEYS.difference(CONSUMER + SECURITY)} == WITHOUT_JAVA
 
 
-def test_connection_options_reach_the_wire_settings() -> None:
-    given = {
-        "kafka.reconnect.backoff.ms": "20",
-        "kafka.reconnect.backoff.max.ms": "300",
-        "kafka.socket.connection.setup.timeout.ms": "4000",
-        "kafka.socket.connection.setup.timeout.max.ms": "5000",
-        "kafka.connections.max.idle.ms": "60000",
-        "kafka.client.dns.lookup": "resolve_canonical_bootstrap_servers_only",
-        "kafka.receive.buffer.bytes": "65536",
-        "kafka.send.buffer.bytes": "131072",
-        "kafka.source.host": "10.0.0.7",
-        "kafka.source.port": "40000-40099",
-        "kafka.client.rack": "eu-1a",
-        "groupOffsetFetch.timeoutMs": "7000",
-    }
-    group = parse_options(GOOD | given).group
-    wire = group.wire
-    assert (wire.reconnect_backoff, wire.reconnect_backoff_max) == (0.02, 0.3)
-    assert (wire.connect_timeout, wire.connect_timeout_max, wire.max_idle) == (4.0, 5.0, 60.0)
-    assert wire.canonical_bootstrap
-    assert (wire.receive_buffer, wire.send_buffer) == (65536, 131072)
-    assert (wire.source_host, wire.source_ports) == ("10.0.0.7", (40000, 40099))
-    assert (wire.rack, group.offset_fetch_timeout) == ("eu-1a", 7.0)
+PLACES: dict[str, tuple[str, str, object]] = {
+    "kafka.client.id": ("me", "wire.client_id", "me"),
+    "kafka.group.instance.id": ("host-1", "group.instance_id", "host-1"),
+    "kafka.partition.assignment.strategy": ("range,sticky", "group.assignors", ("range", "sticky")),
+    "kafka.session.timeout.ms": ("20000", "group.session_timeout", 20.0),
+    "kafka.heartbeat.interval.ms": ("1000", "group.heartbeat_interval", 1.0),
+    "kafka.max.poll.interval.ms": ("60000", "group.rebalance_timeout", 60.0),
+    "groupOffsetFetch.timeoutMs": ("7500", "group.offset_fetch_timeout", 7.5),
+    "kafka.request.timeout.ms": ("7000", "wire.request_timeout", 7.0),
+    "kafka.metadata.max.age.ms": ("40000", "wire.metadata_max_age", 40.0),
+    "kafka.retry.backoff.ms": ("30", "wire.retry_backoff", 0.03),
+    "kafka.retry.backoff.max.ms": ("400", "wire.retry_backoff_max", 0.4),
+    "kafka.reconnect.backoff.ms": ("20", "wire.reconnect_backoff", 0.02),
+    "kafka.reconnect.backoff.max.ms": ("300", "wire.reconnect_backoff_max", 0.3),
+    "kafka.socket.connection.setup.timeout.ms": ("4000", "wire.connect_timeout", 4.0),
+    "kafka.socket.connection.setup.timeout.max.ms": ("5000", "wire.connect_timeout_max", 5.0),
+    "kafka.connections.max.idle.ms": ("61000", "wire.max_idle", 61.0),
+    "kafka.client.dns.lookup": ("resolve_canonical_bootstrap_servers_only", "wire.canonical_bootstrap", True),
+    "kafka.receive.buffer.bytes": ("65536", "wire.receive_buffer", 65536),
+    "kafka.send.buffer.bytes": ("131072", "wire.send_buffer", 131072),
+    "kafka.source.host": ("10.0.0.7", "wire.source_host", "10.0.0.7"),
+    "kafka.source.port": ("40000-40099", "wire.source_ports", (40000, 40099)),
+    "kafka.client.rack": ("eu-1a", "wire.rack", "eu-1a"),
+    "kafka.check.crcs": ("false", "fetch.check_crcs", False),
+    "kafka.isolation.level": ("read_committed", "fetch.read_committed", True),
+    "kafkaConsumer.pollTimeoutMs": ("9000", "fetch.poll_timeout", 9.0),
+    "failOnDataLoss": ("false", "fetch.fail_on_data_loss", False),
+    "kafka.fetch.max.bytes": ("8000000", "fetch.max_bytes", 8_000_000),
+    "kafka.max.partition.fetch.bytes": ("1000000", "fetch.partition_max_bytes", 1_000_000),
+    "kafka.fetch.min.bytes": ("100000", "fetch.min_bytes", 100_000),
+    "kafka.fetch.max.wait.ms": ("250", "fetch.max_wait", 0.25),
+}
+"""Option -> a text, the field that it sets, and its value."""
 
 
-def test_member_options_reach_the_group_settings() -> None:
-    given = {
-        "kafka.group.instance.id": "host-1",
-        "kafka.partition.assignment.strategy": "range,sticky",
-        "kafka.session.timeout.ms": "20000",
-        "kafka.heartbeat.interval.ms": "1000",
-        "kafka.max.poll.interval.ms": "60000",
-        "kafka.request.timeout.ms": "7000",
-        "kafka.metadata.max.age.ms": "40000",
-    }
-    settings = parse_options(GOOD | given).group
-    assert (settings.group_id, settings.instance_id, settings.assignors) == ("g", "host-1", ("range", "sticky"))
-    assert (settings.session_timeout, settings.heartbeat_interval, settings.rebalance_timeout) == (20.0, 1.0, 60.0)
-    assert (settings.wire.request_timeout, settings.wire.metadata_max_age) == (7.0, 40.0)
-    assert settings.subscription == Subscription(("t",))
+def test_each_option_has_its_own_field_and_reaches_the_member_and_the_tasks() -> None:
+    given = {name: text for name, (text, _, _) in PLACES.items()}
+    parsed, default = parse_options(GOOD | given), parse_options(GOOD)
+    for name, (_, place, value) in PLACES.items():
+        assert attrgetter(place)(parsed) == value != attrgetter(place)(default), name
+    assert parsed.group.wire == parsed.wire
+    (partition,) = partitions_of(given, RANGE)
+    assert (partition.task.wire, partition.task.settings) == (parsed.with_client_id("me").wire, parsed.fetch)
     internal = parse_options(PATTERN | {"includeInternalTopics": "true"}).group.subscription
     assert internal == Subscription((), "t.*", True)
 
@@ -132,24 +136,6 @@ def partitions_of(given: dict[str, str], *ranges: OffsetRange) -> list[TaskParti
 
 
 RANGE = OffsetRange("t", 0, 0, 10, "id")
-
-
-def test_read_options_reach_the_tasks() -> None:
-    given = {
-        "kafka.request.timeout.ms": "7000",
-        "kafka.client.id": "me",
-        "kafka.check.crcs": "false",
-        "kafka.isolation.level": "read_committed",
-        "kafkaConsumer.pollTimeoutMs": "9000",
-        "failOnDataLoss": "false",
-    }
-    ((task,), (default,)) = ([each.task for each in partitions_of(some, RANGE)] for some in (given, {}))
-    assert (task.wire.request_timeout, task.wire.client_id, task.settings.poll_timeout) == (7.0, "me", 9.0)
-    settings = task.settings
-    assert (settings.check_crcs, settings.read_committed, settings.fail_on_data_loss) == (False, True, False)
-    assert (default.wire.request_timeout, default.settings.poll_timeout) == (30.0, 120.0)
-    settings = default.settings
-    assert (settings.check_crcs, settings.read_committed, settings.fail_on_data_loss) == (True, False, True)
 
 
 def test_task_size_options_reach_the_task_splitting() -> None:
@@ -180,22 +166,6 @@ def test_tasks_keep_records_in_files_unless_spark_encrypts_its_files() -> None:
 
     assert query_id(Application("app")) == "run 1"
     assert query_id(Application("app", encrypts_files=True)) == ""
-
-
-def test_fetch_options_reach_the_tasks() -> None:
-    given = {
-        "kafka.fetch.max.bytes": "8000000",
-        "kafka.max.partition.fetch.bytes": "1000000",
-        "kafka.fetch.min.bytes": "100000",
-        "kafka.fetch.max.wait.ms": "250",
-        "kafka.client.rack": "eu-1a",
-        "kafka.metadata.max.age.ms": "60000",
-    }
-    (partition,) = partitions_of(given, RANGE)
-    task, settings = partition.task, partition.task.settings
-    assert (settings.max_bytes, settings.max_partition_fetch_bytes) == (8_000_000, 1_000_000)
-    assert (settings.partition_max_bytes, settings.min_bytes, settings.max_wait) == (1_000_000, 100_000, 0.25)
-    assert (task.wire.rack, task.wire.metadata_max_age) == ("eu-1a", 60.0)
 
 
 def test_a_single_source_port_is_an_error() -> None:

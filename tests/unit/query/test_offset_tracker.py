@@ -52,7 +52,6 @@ LOGGED, COMMITTED, MOVED, REPLAYED = StartRule.LOGGED, StartRule.COMMITTED, Star
         (ours(50, 8), logged(80, 7), {}, Start(50, COMMITTED, 8)),
         (ours(90, 6), logged(80, 7), {}, Start(80, LOGGED, 7)),
         (CommittedOffset(90), logged(80), {}, Start(90, MOVED, None)),
-        (CommittedOffset(50), logged(80, 7), {}, Start(50, MOVED, None)),
         (CommittedOffset(50, "set by hand"), logged(80), {}, Start(50, MOVED, None)),
         (CommittedOffset(0), logged(80), {}, Start(0, MOVED, None)),
         # A commit with fields after the tag is ours.
@@ -153,19 +152,6 @@ def test_a_rejected_commit_of_a_deleted_partition_is_not_pending_until_brokers_k
     assert pending(tracker) == {A: 0}
 
 
-def test_only_completed_batches_are_committed_and_a_failed_commit_is_part_of_the_next_one() -> None:
-    tracker = plan(owning(), 9)
-    assert pending(tracker) == {}
-    complete(tracker)
-    assert pending(tracker) == {A: 9}
-    complete(plan(tracker, 12))
-    assert pending(tracker) == {A: 12}
-    tracker.confirmed({}, tracker.pending(OWNER))
-    assert pending(tracker) == {A: 12}
-    remove(tracker, A)
-    assert pending(tracker) == {}
-
-
 def back_in_mid_batch(start: Start, committed: CommittedOffset | None) -> OffsetTracker:
     """A tracker that has lost partition A in a batch [5, 9) and has it again, with this start and commit."""
     tracker = plan(owning(), 9)
@@ -232,15 +218,6 @@ def test_nothing_is_planned_or_committed_for_a_membership_before_the_present_ass
     tracker = owning(5, None)
     before = replace(OWNER, generation=2, owned={A: 2})
     assert (tracker.positions(before), tracker.pending(before)) == ({}, {})
-
-
-def test_an_offset_is_committed_again_unchanged() -> None:
-    tracker = owning()
-    begin(tracker, B, Start(7, COMMITTED), ours(7))
-    plan(tracker, 9, B).renew()
-    assert pending(tracker) == {A: 5, B: 7}
-    tracker.confirmed({A: 5, B: 7}, tracker.pending(OWNER))
-    assert pending(tracker) == {}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.committer import RetryTimer
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.ownership import AssignedPartitions
-from spark_group_source.query.starts import OffsetsByTopic
 from spark_group_source.wire.cluster import Topic
 from tests.unit.hand_clock import Hand
 
@@ -177,13 +176,10 @@ def test_start_positions_of_assigned_partitions_are_committed_at_once(world: Wor
 @pytest.mark.parametrize(
     ("given", "starts"),
     [
-        ({"startingOffsets": '{"t":{"0":5,"1":-1}}'}, {A: 5, B: 5}),
         ({"startingOffsets": '{"t":{"0":-2,"1":3}}'}, {A: 2, B: 3}),
-        ({"startingOffsetsByTimestamp": '{"t":{"0":0,"1":400}}', "startingOffsets": "latest"}, {A: 2, B: 4}),
         ({"startingTimestamp": "300", "startingOffsets": "latest"}, {A: 3, B: 3}),
         ({"startingTimestamp": "700", "startingOffsetsByTimestampStrategy": "latest"}, {A: 7, B: 5}),
         ({"startingOffsets": "committed"}, {A: 10, B: 5}),
-        ({"startingOffsets": "committed", "startingOffsetsFallback": "latest"}, {A: 10, B: 5}),
         ({"startingOffsets": "committed", "startingOffsetsFallback": "earliest"}, {A: 2, B: 0}),
     ],
 )
@@ -238,42 +234,6 @@ def test_a_starting_offset_outside_the_log_is_not_committed(world: World, given:
     assert Query(world, **given).assign().positions() == {A: 9, B: 0}, "the group has commits"
 
 
-@pytest.mark.parametrize("lost", ["before the lookup", "during the lookup"])
-def test_a_position_found_while_its_partition_was_lost_is_dropped(world: World, lost: str) -> None:
-    query = Query(world)
-    world.refused = FAILED
-    query.assign()
-    world.refused = None
-    world.offsets = {A: ours(3), B: ours(3)}
-    unresolved = query.tracker.unresolved(OWNER)
-    if lost == "before the lookup":
-        query.lose(A)
-    else:
-        world.meanwhile = lambda: query.lose(A)
-    # The query's thread looks up what the member's thread could not find, and the session ends meanwhile.
-    query.resolve(unresolved, OWNER, world.clients)
-    assert A not in query.positions()
-    world.offsets[A] = ours(9)  # its next owner has read on
-    assert query.assign(A).positions() == {A: 9, B: 3}
-    assert not world.commits
-
-
-@pytest.mark.parametrize(
-    ("silent", "took", "pause"), [((B,), 5.0, 20.0), ((B,), 14.0, 30.0), ((B,), 0.0, 1.0), ((A, B), 5.0, 1.0)]
-)
-def test_lookups_of_unresolved_starts_are_rarer_the_longer_they_block_other_partitions(
-    world: World, silent: tuple[TopicPartition, ...], took: float, pause: float
-) -> None:
-    leaderless = {tp: world.logs.pop(tp) for tp in silent}
-    world.meanwhile = lambda: setattr(world.hand, "now", took)
-    query = Query(world).assign()
-    world.logs |= leaderless
-    for waited, unresolved in ((pause - 0.5, set(silent)), (0.5, set())):
-        world.hand.now += waited
-        query.retry()
-        assert query.tracker.unresolved(OWNER) == unresolved
-
-
 def test_the_retry_of_a_commit_does_not_wait_for_unresolved_starts(world: World) -> None:
     world.logs.pop(B)
     query = Query(world).assign().read({A: 6})
@@ -321,46 +281,20 @@ def test_a_recreated_topic_is_not_read_before_the_group_has_assigned_it(world: W
     assert query.positions() == {A: 2, B: 0} == world.commits[-1]
 
 
-def test_a_group_that_may_not_be_read_is_fatal(world: World) -> None:
-    world.refused = RequestFailed(ErrorAction.FATAL, "why", error=GroupError("no", error_code=30))
-    with pytest.raises(GroupSourceError, match="no"):
-        Query(world).assign()
-
-
-@pytest.mark.parametrize(
-    "error", [GroupError("no", error_code=29), GroupError("no", error_code=30), AuthenticationFailed("no")]
-)
+@pytest.mark.parametrize("error", [GroupError("no", error_code=29), AuthenticationFailed("no")])
 def test_a_commit_that_is_never_allowed_is_fatal(world: World, error: GroupSourceError) -> None:
     query = Query(world).assign().read({A: 6})
     world.refused = RequestFailed(ErrorAction.FATAL, "why", error=error)
     with pytest.raises(type(error), match="no"):
         query.commit()
+    with pytest.raises(type(error), match="no"):
+        Query(world).assign()
 
 
 def test_only_partitions_owned_in_the_snapshot_are_committed(world: World) -> None:
     query = Query(world).assign().read({A: 6, B: 5})
     assert query.commit(replace(OWNER, owned={B: 3}))
     assert world.commits[-1] == {B: 5}
-
-
-def test_a_partition_revoked_during_its_commit_is_not_recorded_as_committed(world: World) -> None:
-    query = Query(world).assign().read({A: 6})
-    world.meanwhile = lambda: query.partitions_revoked(frozenset({A}))
-    query.commit()
-    # Another owner has read more, and then an operator has rewound the group.
-    world.offsets[A] = CommittedOffset(3)
-    assert query.assign(A).positions()[A] == 3
-    assert world.commits[-2:] == [{A: 6}, {A: 3}]
-
-
-def test_a_refused_commit_is_counted_and_stays_pending(world: World) -> None:
-    query = Query(world).assign().read({A: 6})
-    world.refused = RequestFailed(ErrorAction.RESET_GENERATION, "22")
-    assert not query.commit()
-    assert (query.tracker.uncommitted(), query.counters.failed_commits) == (frozenset({A}), 1)
-    world.refused = None
-    assert query.commit()
-    assert not query.tracker.uncommitted()
 
 
 def test_a_revocation_waits_until_the_start_is_looked_up_but_for_no_leader(world: World) -> None:
@@ -377,18 +311,6 @@ def test_a_revocation_waits_until_the_start_is_looked_up_but_for_no_leader(world
     assert max(world.waits) <= 5.0, "a revocation has a deadline"
     assert (query.tracker.awaited(), query.tracker.unresolved(OWNER)) == (frozenset(), frozenset({B}))
     assert query.retry_due(revoking) == math.inf
-
-
-def test_a_revocation_waits_for_no_commit_to_a_recreated_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    query = Query(world).assign().read({A: 6})
-    world.refused = FAILED
-    query.commit()
-    world.refused = None
-    told: list[Partitions] = []
-    monkeypatch.setattr(query.committer._member, "commits_changed", lambda: told.append(query.tracker.awaited()))
-    world.logs.clear()
-    query.restart_topics({"t": "new"}, OWNER, world.clients)
-    assert told[-1:] == [frozenset()]
 
 
 @pytest.mark.parametrize("moved_by", ["rewind", "recreation"])
@@ -526,11 +448,6 @@ def test_a_move_in_the_future_logs_one_warning(world: World, caplog: pytest.LogC
     assert caplog.text.count("in the future") == 1
 
 
-def test_an_old_checkpoint_may_belong_to_another_group(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    Query(world, {A: 9}).assign()
-    assert "the checkpoint does not name its group" in caplog.text
-
-
 def test_a_commit_waits_at_most_its_timeout_for_another_commit(world: World) -> None:
     query = Query(world, **{"offsetCommit.timeoutMs": "10"}).assign().read({A: 6})
     seen: list[bool] = []
@@ -554,50 +471,6 @@ def test_resolving_on_the_members_thread_leaves_half_a_session_to_heartbeat(worl
     assert max(world.waits) <= session / 2, "both have the one deadline"
 
 
-def test_a_start_is_not_committed_behind_a_commit_that_outlasts_its_deadline(world: World) -> None:
-    given = {"kafka.session.timeout.ms": "30", "kafka.heartbeat.interval.ms": "10"}
-    query = Query(world, **given).assign(A).read({A: 6})
-    world.commits.clear()
-    # Without its deadline this would wait forever, because it is on the same thread.
-    world.meanwhile = lambda: query.partitions_assigned(frozenset({B}), OWNER, Deadline.after(0.015))
-    assert query.commit()
-    assert world.commits == [{A: 6}]
-    query.commit()
-    assert world.commits == [{A: 6}, {B: 0}]
-
-
-@pytest.mark.parametrize("failing", ["lookup", "commit"])
-def test_a_start_that_is_not_found_or_not_committed_is_retried_after_a_heartbeat(world: World, failing: str) -> None:
-    if failing == "lookup":
-        world.refused = FAILED
-    world.commits_refused = FAILED
-    query = Query(world).assign()
-    assert query.tracker.unresolved(OWNER) == (BOTH if failing == "lookup" else frozenset())
-    world.refused = world.commits_refused = None
-    tries = len(world.waits)
-    query.retry_if_due()
-    assert len(world.waits) == tries, "not before the retry interval"
-    world.hand.now += 1.0
-    query.retry_if_due()
-    assert world.commits == [{A: 2, B: 0}]
-    assert max(world.waits) <= 45.0 / 2
-    tries = len(world.waits)
-    world.hand.now += 1.0
-    query.retry_if_due()
-    assert len(world.waits) == tries, "nothing is left to be done"
-
-
-def to_three(stood: OffsetsByTopic, starts: OffsetsByTopic) -> OffsetsByTopic:
-    return {"t": {0: 3}}
-
-
-def test_a_start_that_the_callback_has_moved_back_is_committed(world: World) -> None:
-    world.offsets = {A: ours(9), B: ours(4)}
-    query = Query(world, startingOffsetsCallback=f"{__name__}:to_three").assign()
-    assert query.positions() == {A: 3, B: 4}
-    assert world.commits == [{A: 3}]
-
-
 def test_one_thread_retries_at_a_time_and_an_interval_after_the_last_try_has_ended(hand: Hand) -> None:
     timer = RetryTimer(1.0, hand)
     assert timer.try_acquire()
@@ -608,3 +481,36 @@ def test_one_thread_retries_at_a_time_and_an_interval_after_the_last_try_has_end
     assert not timer.try_acquire()
     hand.now = 1.9
     assert timer.try_acquire()
+
+
+@pytest.mark.parametrize(
+    ("silent", "took", "pause"), [((B,), 5.0, 20.0), ((B,), 14.0, 30.0), ((B,), 0.0, 1.0), ((A, B), 5.0, 1.0)]
+)
+def test_lookups_of_unresolved_starts_are_rarer_the_longer_they_block_other_partitions(
+    world: World, silent: tuple[TopicPartition, ...], took: float, pause: float
+) -> None:
+    leaderless = {tp: world.logs.pop(tp) for tp in silent}
+    world.meanwhile = lambda: setattr(world.hand, "now", took)
+    query = Query(world).assign()
+    world.logs |= leaderless
+    for waited, unresolved in ((pause - 0.5, set(silent)), (0.5, set())):
+        world.hand.now += waited
+        query.retry()
+        assert query.tracker.unresolved(OWNER) == unresolved
+
+
+def test_a_revocation_waits_for_no_commit_to_a_recreated_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(world).assign().read({A: 6})
+    world.refused = FAILED
+    query.commit()
+    world.refused = None
+    told: list[Partitions] = []
+    monkeypatch.setattr(query.committer._member, "commits_changed", lambda: told.append(query.tracker.awaited()))
+    world.logs.clear()
+    query.restart_topics({"t": "new"}, OWNER, world.clients)
+    assert told[-1:] == [frozenset()]
+
+
+def test_an_old_checkpoint_may_belong_to_another_group(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    Query(world, {A: 9}).assign()
+    assert "the checkpoint does not name its group" in caplog.text

@@ -59,16 +59,6 @@ def lags(fake: FakeKafka, former: UUID | None = None) -> None:
     fake.next("Metadata", Fault(edit=edit, broker=1), times=1000)
 
 
-def test_the_id_of_a_new_topic_is_looked_up_once_and_kept(fake: FakeKafka, cluster: Cluster, ids: TopicIds) -> None:
-    assert not ids.recreated({"t"})  # these ids are out of date when the query reads the topic
-    recreate(fake)
-    read = ids.of({"t"})
-    assert read == {"t": str(fake.ids["t"])}
-    recreate(fake)
-    cluster.invalidate_topics({"t"})
-    assert ids.of({"t"}) == read
-
-
 def test_a_topic_that_one_broker_does_not_know_is_not_deleted(
     fake: FakeKafka, cluster: Cluster, ids: TopicIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections import Counter
 
 import pyarrow as pa
 import pytest
@@ -15,7 +14,6 @@ from spark_group_source.records.codecs import BatchBody
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.responses import DecodeLimits
 from tests.unit.records.build import TP, Record, batch, decoded, marker, part
-from tests.unit.records.fuzz import Fuzz, time_limit
 
 RECORDS = [
     Record(b"value", b"key", 1_700_000_000_000, [("h", b"1"), ("n", None)]),
@@ -32,18 +30,13 @@ def flipped(raw: bytes, bit: int) -> bytes:
     return bytes(found)
 
 
-def attempt(raw: bytes) -> None:
-    limits = DecodeLimits(batch_bytes=2**20)
-    try:
-        decoded(part(raw, aborted=[(1, 0)]), read_committed=True, check_crcs=False, limits=limits)
-    except RecordsError as error:
-        assert "topic-3 at offset" in str(error)  # noqa: PT017 - some damage gives rows
-
-
-def test_every_flipped_bit_gives_rows_or_a_records_error() -> None:
+def test_every_flipped_bit_of_records_gives_rows_or_a_records_error() -> None:
     raw = batch(RECORDS[:2], 5)
-    for bit in range(8 * len(raw)):
-        attempt(flipped(raw, bit))
+    for bit in range(61 * 8, 8 * len(raw)):
+        try:
+            decoded(part(flipped(raw, bit)), check_crcs=False, limits=DecodeLimits(batch_bytes=2**20))
+        except RecordsError as error:
+            assert "topic-3 at offset" in str(error)  # noqa: PT017 - some damage gives rows
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -54,23 +47,6 @@ def test_every_truncation_with_a_matching_length_is_corrupt(codec: int) -> None:
         cut[8:12] = (size - 12).to_bytes(4, "big")
         with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
             decoded(part(bytes(cut)), check_crcs=False)
-
-
-def test_fuzzed_bytes_give_rows_or_an_error_of_this_package_in_limited_time() -> None:
-    """A short run of ``make fuzz``."""
-    fuzz, found = Fuzz(seed=20), Counter[str]()
-    for number in range(400):
-        with time_limit():
-            found[fuzz.outcome(number)] += 1
-    expected = ("rows", "CorruptRecords", "UnsupportedRecords", "answer", "ProtocolError")
-    assert min(found[each] for each in expected) > 4, "otherwise all damage would fail the first check"
-
-
-def test_an_impossible_count_allocates_nothing() -> None:
-    raw = bytearray(SOME)
-    raw[57:61] = (2**31 - 1).to_bytes(4, "big")
-    with pytest.raises(CorruptRecords, match="2147483647 records do not fit in"):
-        decoded(part(bytes(raw)), check_crcs=False)
 
 
 @pytest.mark.parametrize(("at", "start"), [(23, 0), (23, 9), (57, 0)], ids=["delta", "delta before range", "count"])
@@ -175,8 +151,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("damaged", [0, 1, 2], ids=["first", "middle", "last"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "damaged"), [*((each, 1) for each in SHAPES), ("plain", 0), ("plain", 2)])
 def test_each_flipped_bit_of_a_header_gives_the_right_rows_or_an_error_that_names_the_partition_and_an_offset(
     shape: str, damaged: int
 ) -> None:
@@ -200,11 +175,6 @@ def test_each_flipped_bit_of_a_header_gives_the_right_rows_or_an_error_that_name
         in_length, in_epoch = bit // 8 in range(8, 12), bit // 8 in range(12, 16)
         assert in_epoch or (in_length and read_up_to <= 3 * damaged), f"bit {bit} is not noticed"
     assert errors > 400
-
-
-def test_a_control_bit_set_by_damage_hides_no_records() -> None:
-    with pytest.raises(CorruptRecords, match="topic-3 at offset 0 is damaged: its CRC-32C"):
-        decoded(part(flipped(batch(RECORDS, 0), 22 * 8 + 5)))
 
 
 def test_damage_behind_the_range_does_not_matter() -> None:

@@ -1,9 +1,11 @@
-"""Decoding gives a row for each record in the requested range, with its values, and no other rows."""
+"""Decoding gives a row for each record in the requested range, with its values, and no other rows. Isolation levels
+hide whole record batches, as in Kafka's consumer."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from kafka.record import MemoryRecordsBuilder
 
 from spark_group_source.errors import CorruptRecords, UnsupportedRecords
 from spark_group_source.offsets import TopicPartition
@@ -12,16 +14,7 @@ from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.responses import DecodeLimits, ResponseBatches
 from spark_group_source.wire.connection import MAX_FRAME
-from tests.unit.records.build import Record, batch, decoded, marker, part, resealed, rows, rows_of_kafka_python
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "offsets"),
-    [(2, 99, [2, 3, 4, 5]), (0, 5, [0, 1, 2, 3, 4]), (1, 2, [1]), (3, 3, []), (4, 2, []), (6, 9, [])],
-)
-def test_a_range_starts_and_ends_inside_record_batches(start: int, end: int, offsets: list[int]) -> None:
-    raw = batch([Record(b"v")] * 3) + batch([Record(b"v")] * 3, 3)
-    assert decoded(part(raw, start, end))["offset"].to_pylist() == offsets
+from tests.unit.records.build import TP, Record, batch, decoded, marker, part, resealed, rows
 
 
 def in_batches(raw: bytes, **limits: int) -> list[pa.RecordBatch]:
@@ -53,15 +46,6 @@ def test_positions_in_a_decode_unit_fit_in_32_bits() -> None:
     assert max(limits.unit_bytes + limits.batch_bytes, MAX_FRAME) < 2**31
 
 
-def test_rows_of_a_response_larger_than_a_decode_unit_keep_their_values() -> None:
-    """No array is larger than a decode unit, so the size of the response does not matter."""
-    values = [bytes([number]) * 700 for number in range(100)]
-    raw = b"".join(batch([Record(each)], offset, codec=offset % 5) for offset, each in enumerate(values))
-    found = in_batches(raw, unit_bytes=1500)
-    assert max(each["value"].buffers()[2].size for each in found) <= 1500
-    assert [value for each in found for value in each["value"].to_pylist()] == values
-
-
 def test_records_of_several_partitions_keep_their_topic_and_partition() -> None:
     def at(topic: str, partition: int, count: int) -> PartitionRecords:
         found = find_record_batches(
@@ -75,23 +59,10 @@ def test_records_of_several_partitions_keep_their_topic_and_partition() -> None:
     assert table["offset"].to_pylist() == [5, 6, 5, 5, 6]
 
 
-def test_null_and_empty_are_distinct() -> None:
-    table = decoded(part(batch([Record(None, b""), Record(b"", None), Record(None, None), Record(b"", b"")])))
-    assert table["key"].to_pylist() == [b"", None, None, b""]
-    assert table["value"].to_pylist() == [None, b"", None, b""]
-
-
 def test_headers_are_null_for_records_without_headers() -> None:
     headers = [("a", None), ("a", b""), ("", b"x")]
     table = decoded(part(batch([Record(b"v"), Record(b"v", headers=headers)])))
     assert [each and [tuple(h.values()) for h in each] for each in table["headers"].to_pylist()] == [None, headers]
-
-
-def test_headers_of_many_and_of_few_records_are_all_decoded() -> None:
-    """Numpy decodes the first headers of all records together, and a loop the rest of records with many headers."""
-    records = [Record(b"v", headers=[(f"h{j}", b"%d" % (i * j)) for j in range(i * 3)]) for i in range(40)]
-    raw = batch(records)
-    assert rows(decoded(part(raw))) == rows_of_kafka_python(raw)
 
 
 def test_a_header_key_that_is_not_utf8_is_read_as_in_java() -> None:
@@ -182,3 +153,129 @@ def test_decompressing_to_more_than_the_limit_is_unsupported() -> None:
         assert decoded(part(raw), limits=DecodeLimits(batch_bytes=400_000)).num_rows == 1
         with pytest.raises(UnsupportedRecords, match="topic-3 at offset 0"):
             decoded(part(raw), limits=DecodeLimits(batch_bytes=200_000))
+
+
+FIRST, SECOND = batch([Record(b"a"), Record(b"b")], 10), batch([Record(b"c" * 100)], 20)
+
+
+def test_an_incomplete_record_batch_is_left_for_the_next_fetch_and_alone_gives_the_size_to_fetch() -> None:
+    for kept in range(len(SECOND)):
+        found = part(FIRST + SECOND[:kept])
+        assert (len(found.batches), found.batches.next_offset, found.batches.incomplete_batch_size) == (1, 12, None)
+        assert decoded(found)["offset"].to_pylist() == [10, 11]
+        alone = part(SECOND[:kept])
+        wanted = len(SECOND) if kept >= 17 else None
+        assert (len(alone.batches), alone.batches.next_offset, alone.batches.incomplete_batch_size) == (0, None, wanted)
+        assert decoded(alone).num_rows == 0
+
+
+def test_the_next_offset_is_after_markers_and_compacted_records() -> None:
+    assert part(FIRST + marker(12, 1, commit=True)).batches.next_offset == 13
+    assert part(batch([Record(b"a")], 10, last_delta=7)).batches.next_offset == 18
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_the_error_for_an_old_message_format_names_a_workaround(magic: int) -> None:
+    builder = MemoryRecordsBuilder(magic, 0, 1000)
+    builder.append(5, None, b"v")
+    builder.close()
+    with pytest.raises(UnsupportedRecords, match=rf"message format v{magic}.*MirrorMaker"):
+        find_record_batches(TP, memoryview(builder.buffer()))
+
+
+def test_a_later_message_format_is_unsupported_and_an_impossible_length_corrupt() -> None:
+    with pytest.raises(UnsupportedRecords, match="topic-3 at offset 10 is in message format v3"):
+        part(FIRST[:16] + b"\x03" + FIRST[17:])
+    for length in (0, 48, -1, -(2**31)):
+        with pytest.raises(CorruptRecords, match=f"its length is {length}"):
+            part(FIRST[:8] + length.to_bytes(4, "big", signed=True) + FIRST[12:])
+
+
+def test_an_empty_record_batch_advances_the_offset_without_rows() -> None:
+    """Compaction keeps the header for the state of the producer."""
+    empty = bytearray(FIRST[:61])
+    empty[8:12] = (49).to_bytes(4, "big")
+    empty[57:61] = bytes(4)
+    found = part(resealed(empty))
+    assert found.batches.next_offset == 12
+    assert decoded(found).num_rows == 0
+
+
+def data(offset: int, producer: int, count: int = 1) -> bytes:
+    return batch([Record(b"%d" % offset)] * count, offset, producer=producer, transactional=True)
+
+
+def offsets(raw: bytes, aborted: list[tuple[int, int]], start: int = 0, read_committed: bool = True) -> list[int]:
+    found: list[int] = decoded(part(raw, start, aborted=aborted), read_committed=read_committed)["offset"].to_pylist()
+    return found
+
+
+INTERLEAVED = b"".join(
+    [
+        data(0, 1),
+        data(1, 2),
+        batch([Record(b"plain")], 2),
+        data(3, 1),
+        marker(4, 1, commit=False),
+        data(5, 1),
+        marker(6, 1, commit=True),
+        marker(7, 2, commit=True),
+        data(8, 1),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("aborted", "start", "expected"),
+    [
+        ([(1, 0)], 0, [1, 2, 5, 8]),
+        ([], 0, [0, 1, 2, 3, 5, 8]),
+        ([(1, 8)], 0, [0, 1, 2, 3, 5]),  # records before the first offset of an aborted transaction
+        ([(1, 8), (1, 0)], 0, [1, 2, 5]),  # in any order
+        ([(1, 0)], 5, [5, 8]),  # the marker before the range ends the transaction
+    ],
+)
+def test_an_aborted_producer_is_skipped_to_its_marker(
+    aborted: list[tuple[int, int]], start: int, expected: list[int]
+) -> None:
+    assert offsets(INTERLEAVED, aborted, start) == expected
+
+
+def test_a_commit_marker_does_not_end_an_aborted_transaction() -> None:
+    """The list names producers whose next marker is an ABORT; a COMMIT marker does not end the transaction."""
+    raw = data(0, 1) + marker(1, 1, commit=True) + data(2, 1)
+    assert offsets(raw, [(1, 0)]) == []
+
+
+def test_a_record_batch_outside_of_the_producers_transaction_is_read() -> None:
+    raw = batch([Record(b"v")], 0, producer=1) + data(1, 1)
+    assert offsets(raw, [(1, 0)]) == [0]
+
+
+def test_partitions_do_not_share_their_aborted_transactions() -> None:
+    raw = data(0, 1)
+    table = decoded(part(raw, aborted=[(1, 0)]), part(raw), part(raw, aborted=[(2, 0)]), read_committed=True)
+    assert table.num_rows == 2
+
+
+def test_the_crc_of_a_marker_is_checked() -> None:
+    damaged = marker(1, 1, commit=False)[:-1] + b"\x01"
+    with pytest.raises(CorruptRecords, match=r"topic-3 at offset 1 .*CRC-32C"):
+        offsets(data(0, 1) + damaged, [(1, 0)])
+
+
+def test_an_empty_control_batch_is_not_a_marker() -> None:
+    """Compaction keeps the record batch for the state of its producer, and removes the marker."""
+    empty = bytearray(marker(1, 1, commit=False)[:61])
+    empty[8:12] = (49).to_bytes(4, "big")
+    empty[57:61] = bytes(4)
+    raw = data(0, 1) + resealed(empty) + data(2, 1)
+    assert offsets(raw, [(1, 0)]) == []
+
+
+def test_an_incomplete_marker_is_corrupt() -> None:
+    for left in range(1, 9):
+        cut = bytearray(marker(1, 1, commit=False))[: 61 + left]
+        cut[8:12] = (len(cut) - 12).to_bytes(4, "big")
+        with pytest.raises(CorruptRecords, match="topic-3 at offset 1"):
+            offsets(data(0, 1) + resealed(cut), [(1, 0)])

@@ -6,9 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from spark_group_source.records.batches import HEADER
 from tests.unit.records.build import Row, decoded, part, rows
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -55,13 +52,3 @@ def test_aborted_transactions_are_skipped_as_in_javas_consumer() -> None:
     assert found == expected(logged["read_committed"])
     assert len(found) < len(logged["read_uncommitted"])
     assert len(aborted) == 3
-
-
-def test_the_captured_compacted_log_has_gaps_and_a_delete_horizon() -> None:
-    """Otherwise the captured log would not test compaction."""
-    raw, _ = golden("compacted/java")
-    batches = part(raw).batches
-    headers = np.concatenate([np.frombuffer(batches.records, HEADER, 1, at) for at in batches.boundaries[:-1]])
-    assert (headers["count"] < headers["last_offset_delta"] + 1).any()
-    # With this bit the first timestamp is the time after which compaction removes the tombstones.
-    assert (headers["attributes"] & 0x40).any()

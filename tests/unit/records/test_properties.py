@@ -99,9 +99,7 @@ def committed(log: Log, start: int, end: int) -> list[Row]:
 
 @FEW
 @given(transactional_logs(), LIMITS, st.data())
-def test_committed_rows_do_not_depend_on_the_size_of_fetches_and_decode_units(
-    log: Log, limits: DecodeLimits, data: st.DataObject
-) -> None:
+def test_committed_rows_do_not_depend_on_sizes_of_fetches(log: Log, limits: DecodeLimits, data: st.DataObject) -> None:
     cuts = data.draw(st.lists(st.integers(0, len(log.raw)), max_size=3))
     parts = fetches(log, cuts, 0, FOREVER)
     expected = committed(log, 0, FOREVER)

@@ -86,14 +86,6 @@ def test_an_error_is_one_line_and_bugs_and_failures_of_the_users_function_keep_t
         assert any(traceback in each for each in lines)
 
 
-def test_errors_of_other_packages_pass_unchanged() -> None:
-    bug = ZeroDivisionError()
-    with pytest.raises(ZeroDivisionError) as raised, hide_tracebacks():
-        raise bug
-    assert raised.value is bug
-    assert len(sent_to_spark(bug)) > 1
-
-
 def test_closing_a_read_early_is_not_an_error() -> None:
     def rows() -> Generator[int, None, None]:
         with hide_tracebacks():
@@ -102,3 +94,11 @@ def test_closing_a_read_early_is_not_an_error() -> None:
     reading = rows()
     assert next(reading) == 1
     reading.close()
+
+
+def test_errors_of_other_packages_pass_unchanged() -> None:
+    bug = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError) as raised, hide_tracebacks():
+        raise bug
+    assert raised.value is bug
+    assert len(sent_to_spark(bug)) > 1

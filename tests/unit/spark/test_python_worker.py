@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import socket
@@ -14,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_group_source.spark import python_worker
-
 ROOT = Path(__file__).parents[3]
 LINUX = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has the option")
 Task = Callable[[str], str]
@@ -25,9 +22,10 @@ def read_int(read: Callable[[int], bytes]) -> int:
     return int.from_bytes(read(4), "big", signed=True)
 
 
-@pytest.fixture
-def new_worker(tmp_path: Path) -> Iterator[Task]:
-    """Runs statements as a task of a worker; returns the repr of ``answer``."""
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of the daemon, which forks a worker for each connection."""
+    tmp_path = tmp_path_factory.mktemp("worker")
     # The daemon only accepts workers whose name begins with "pyspark".
     shutil.copy(Path(__file__).with_name("worker_probe.py"), tmp_path / "pyspark_probe.py")
     env = os.environ | {
@@ -40,19 +38,25 @@ def new_worker(tmp_path: Path) -> Iterator[Task]:
         assert daemon.stdin
         assert daemon.stdout
         try:
-            with socket.create_connection(("127.0.0.1", read_int(daemon.stdout.read)), timeout=60) as spark:
-                stream = spark.makefile("rwb")
-                read_int(stream.read)  # the worker's process id
-
-                def run(text: str) -> str:
-                    stream.write(struct.pack(">i", len(text)) + text.encode())
-                    stream.flush()
-                    return stream.read(read_int(stream.read)).decode()
-
-                assert run("secret") == "ok"
-                yield run
+            yield read_int(daemon.stdout.read)
         finally:
             daemon.stdin.close()
+
+
+@pytest.fixture
+def new_worker(port: int) -> Iterator[Task]:
+    """Runs statements as a task of a worker; returns the repr of ``answer``."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as spark:
+        stream = spark.makefile("rwb")
+        read_int(stream.read)  # the worker's process id
+
+        def run(text: str) -> str:
+            stream.write(struct.pack(">i", len(text)) + text.encode())
+            stream.flush()
+            return stream.read(read_int(stream.read)).decode()
+
+        assert run("secret") == "ok"
+        yield run
 
 
 @pytest.fixture
@@ -137,10 +141,3 @@ gc.callbacks.append(lambda phase, info: collections.append(info["generation"]))
 python_worker.prepare_for_next_task()
 answer = 2 in collections, gc.get_freeze_count()"""
     assert new_worker(code) == "(False, 0)"
-
-
-def test_without_a_daemon_no_callback_is_registered() -> None:
-    before = list(gc.callbacks)
-    python_worker.prepare_for_next_task.cache_clear()
-    python_worker.prepare_for_next_task()
-    assert gc.callbacks == before

@@ -14,8 +14,8 @@ import pytest
 
 from spark_group_source.spark.runner import DriverStderr
 
-RUNNER = """
-import logging, os, signal
+RUNNERS = """
+import logging, os, signal, sys
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver
 from spark_group_source.spark import stream
@@ -26,7 +26,7 @@ from spark_group_source.spark.stream import GroupStreamReader
 class LeavesSlowly:
     def __init__(self, *args, **named): pass
     def pin_starts(self): pass
-    def start(self, logged, **named): START
+    def start(self, logged, **named): exec(start)
     def plan_batch(self, begin, max_offsets, max_bytes): return begin
     def await_assignment(self): pass
     def close(self):
@@ -36,45 +36,49 @@ class LeavesSlowly:
 
 driver.Driver = LeavesSlowly
 options = {"kafka.bootstrap.servers": "b:9092", "kafka.group.id": "g", "subscribe": "t"}
-reader = GroupStreamReader(parse_options(options), source_schema(False), Application("app"))
-try:
-    reader.latestOffset({})
-    END
-finally:
-    reader.stop()
+for start, end in zip(sys.argv[1::2], sys.argv[2::2]):
+    if not (child := os.fork()):
+        reader = GroupStreamReader(parse_options(options), source_schema(False), Application("app"))
+        try:
+            reader.latestOffset({})
+            exec(end)
+        finally:
+            reader.stop()
+        sys.exit()
+    print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-
+GONE = "raise EOFError"
 TERMINATED = "os.kill(os.getpid(), signal.SIGTERM)"
-
-
 BROKEN_STDERR = """reading, writing = os.pipe(); os.close(reading); os.dup2(writing, 2)
-    logging.getLogger('spark_group_source').warning('unread'); raise EOFError"""
+logging.getLogger('spark_group_source').warning('unread'); raise EOFError"""
+ENDS = {
+    "sigterm": ("pass", TERMINATED, "0"),
+    "sigterm as it joins": (TERMINATED, "pass", "0"),
+    "the JVM is gone": ("pass", GONE, "1"),
+    "sigterm as it begins to leave": ("pass", f"stream.ignore_further_signals = lambda: {TERMINATED}; {GONE}", None),
+    "a broken stderr": ("pass", BROKEN_STDERR, None),
+}
 
 
-@pytest.mark.parametrize(
-    ("end", "start", "status", "says"),
-    [
-        (TERMINATED, "pass", 0, ""),
-        # It also notices the death of its parent.
-        ("raise EOFError", "pass", None, "EOFError"),
-        (f"stream.ignore_further_signals = lambda: {TERMINATED}; raise EOFError", "pass", None, ""),
-        ("pass", TERMINATED, 0, ""),
-        (BROKEN_STDERR, "pass", None, ""),
-    ],
-    ids=["sigterm", "the JVM is gone", "sigterm as it begins to leave", "sigterm as it joins", "a broken stderr"],
-)
-def test_a_runner_leaves_however_it_ends_and_ignores_sigterm_meanwhile(
-    end: str, start: str, status: int | None, says: str
-) -> None:
-    script = RUNNER.replace("END", end).replace("START", start)
+def test_a_runner_leaves_however_it_ends_and_ignores_sigterm_meanwhile() -> None:
+    codes = [code for start, end, _ in ENDS.values() for code in (start, end)]
     root = Path(__file__).parents[3]
     buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
     ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=root, env=buffered, capture_output=True, text=True, timeout=90, check=False
+        [sys.executable, "-c", RUNNERS, *codes],
+        cwd=root,
+        env=buffered,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
     )
-    assert ended.stdout.split("\n") == ["leaves", "has left", ""], ended.stderr
-    assert status in (None, ended.returncode)
-    assert says in ended.stderr
+    lines = iter(ended.stdout.splitlines())
+    for name, (_, _, status) in ENDS.items():
+        assert [next(lines), next(lines)] == ["leaves", "has left"], (name, ended.stderr)
+        left_with = next(lines).removeprefix("status ")
+        assert status in (None, left_with), name
+    assert "EOFError" in ended.stderr
 
 
 PROC = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the JVM's stderr is opened through /proc")

@@ -145,30 +145,23 @@ def test_no_completion_waits_while_a_batch_is_planned(reader: GroupStreamReader)
     assert fake(reader).completed == [batch(0, 3)]
 
 
-def test_the_wrapper_of_available_now_is_refused_where_spark_uses_it(
-    reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wrapper_of_available_now_is_an_error(reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch) -> None:
     reader._application = Application("app", wraps_available_now=True)
     monkeypatch.setattr(stream, "ReadLimit", None)  # as with PySpark 4.1
     with pytest.raises(OptionError, match=r"triggerAvailableNowWrapper\.enabled' is true.*Set it to false"):
         reader.latestOffset()
 
 
-@pytest.fixture
-def gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic of the query is gone."""
-
+def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
+    reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def pin_starts(_: FakeDriver) -> None:
         raise TopicError("Topic 'none' cannot be read.", error_code=3)
 
     monkeypatch.setattr(FakeDriver, "pin_starts", pin_starts)
-
-
-@pytest.mark.usefixtures("gone")
-def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
-    reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
     start = reader.initialOffset()
+    with pytest.raises(TopicError, match="Topic 'none'"):
+        reader.latestOffset(start)
     assert len(reader.partitions(start, logged(batch(0, 3)))) == 1
     monkeypatch.setattr(FakeDriver, "planned", [batch(3, 5)])
     reported(reader, batch(0, 3)).join(TIMEOUT_S)
@@ -176,19 +169,8 @@ def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
     assert reader.latestOffset(logged(batch(0, 3))) == batch(3, 5).as_json()
 
 
-@pytest.mark.usefixtures("gone")
-def test_a_new_query_without_its_topics_fails(reader: GroupStreamReader) -> None:
-    start = reader.initialOffset()
-    for _ in range(2):
-        with pytest.raises(TopicError, match="Topic 'none'"):
-            reader.latestOffset(start)
-    assert fake(reader).started == []
-
-
 @pytest.mark.parametrize("error", [GroupError("The group refuses this member.", error_code=30), KeyError("a bug")])
-def test_an_error_of_a_completion_ends_the_query_when_it_plans_its_next_batch(
-    reader: GroupStreamReader, error: Exception
-) -> None:
+def test_an_error_of_a_completion_ends_the_query_at_its_next_batch(reader: GroupStreamReader, error: Exception) -> None:
     reader.latestOffset(reader.initialOffset())
     fake(reader).error = error
     reported(reader, batch(0, 3)).join(TIMEOUT_S)
@@ -198,7 +180,7 @@ def test_an_error_of_a_completion_ends_the_query_when_it_plans_its_next_batch(
     assert fake(reader).planned == [batch(3, 5)]
 
 
-def test_a_query_that_ends_during_a_long_completion_only_leaves_the_group(
+def test_the_end_during_a_long_completion_only_leaves(
     reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "STOP_TIMEOUT", 0.1)

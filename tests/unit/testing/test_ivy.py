@@ -67,7 +67,7 @@ def test_jars_are_fetched_once(cache: Path, fake_java: FakeJava) -> None:
 
 
 def test_several_processes_download_once(cache: Path, fake_java: FakeJava) -> None:
-    fake_java.does("import time; time.sleep(0.5)" + RETRIEVES)
+    fake_java.does("import time; time.sleep(0.2)" + RETRIEVES)
     threads = [threading.Thread(target=ivy.kafka_libs, args=("9.9.9",)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -78,13 +78,14 @@ def test_several_processes_download_once(cache: Path, fake_java: FakeJava) -> No
 
 
 @pytest.mark.parametrize("says", ["connection refused by the mirror", ":: FAILED DOWNLOADS ::"])
-def test_a_failed_download_is_retried_and_the_error_shows_ivys_output(
+def test_a_failed_download_is_retried_and_the_error_has_ivys_output(
     cache: Path, fake_java: FakeJava, says: str
 ) -> None:
     """Of a single failed jar, too, after which Ivy exits with 0."""
     code = 0 if "FAILED" in says else 1
     fake_java.does(f"{RETRIEVES}print({says!r}); sys.exit({code})")
-    with pytest.raises(EmbeddedKafkaError, match=says):
+    expected = rf"Maven Central in {ivy.ATTEMPTS} attempts\. Ivy said: .*{says}.*SPARK_GROUP_SOURCE_KAFKA_LIBS"
+    with pytest.raises(EmbeddedKafkaError, match=f"(?s){expected}"):
         ivy.kafka_libs("9.9.9")
     assert len(fake_java.calls) == ivy.ATTEMPTS
 
@@ -102,15 +103,3 @@ def test_configured_libs_need_no_network(monkeypatch: pytest.MonkeyPatch, cache:
     monkeypatch.setenv("SPARK_GROUP_SOURCE_KAFKA_LIBS", "/opt/kafka/libs")
     assert ivy.kafka_libs() == Path("/opt/kafka/libs")
     assert fake_java.calls == []
-
-
-def test_the_error_of_a_missing_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(EmbeddedKafkaError, match="Install Java 17"):
-        ivy.ivy_command(Path("ivy.xml"), Path("libs"), Path("cache"))
-
-
-def test_the_cache_directory_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SPARK_GROUP_SOURCE_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert ivy.cache_directory() == Path("/somewhere/spark-group-source")

@@ -17,8 +17,7 @@ NOON = 1_767_268_800_123  # 2026-01-01 12:00:00.123 UTC
 @pytest.mark.parametrize(
     ("row", "record"),
     [
-        ("text", Record(value=b"text")),
-        ("\N{SNOWMAN}", Record(value=b"\xe2\x98\x83")),
+        ("text \N{SNOWMAN}", Record(value=b"text \xe2\x98\x83")),
         (b"\xff", Record(value=b"\xff")),
         (("key", None), Record(key=b"key")),
         (("key", "value", {"a": "b"}, NOON, 3, "orders"), Record(b"key", b"value", (("a", b"b"),), NOON, 3, "orders")),
@@ -51,15 +50,12 @@ def test_timestamps_are_milliseconds_since_1970_and_local_without_a_zone(time: d
         ({"vaule": "v"}, "'vaule' is not a field of a record.* key, value, headers, timestamp, partition, topic"),
         (("k", "v", None, None, None, "t", "more"), "has 7 fields, but a record has 6"),
         ({"value": 5}, "its value is of type int"),
-        ({"value": {"id": 5}}, "its value is of type dict"),
-        ({"value": "v", "partition": "0"}, "its partition is of type str"),
         ({"value": "v", "partition": True}, "its partition is of type bool"),
         ({"value": "v", "timestamp": 0.5}, "its timestamp is of type float"),
         ({"value": "v", "headers": {"a": None}}, "the header a is null"),
         ({"value": "v", "headers": {"a": 1}}, "its header a is of type int"),
         (("k", "v", "header"), "cannot be written"),
         ((None, None), "neither key nor value"),
-        ({}, "neither key nor value"),
     ],
 )
 def test_the_error_of_an_invalid_row_names_the_row_and_the_reason(row: Any, complaint: str) -> None:

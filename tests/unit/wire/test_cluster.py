@@ -51,7 +51,7 @@ def test_a_connection_knows_the_versions_that_its_broker_supports(fake: FakeKafk
     assert not cluster.supports(1, 12345, 0, "offsets")
 
 
-def test_topics_that_nothing_requests_are_not_kept(
+def test_topics_without_requests_are_not_kept(
     fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Hand()
@@ -67,9 +67,7 @@ def test_topics_that_nothing_requests_are_not_kept(
     assert set(cluster.topics(["used", "over"], after())) == {"used", "over"}
 
 
-def test_metadata_has_an_error_for_a_missing_topic_and_no_leader_for_a_partition_without_one(
-    fake: FakeKafka, cluster: Cluster
-) -> None:
+def test_metadata_shows_missing_topics_and_partitions_without_a_leader(fake: FakeKafka, cluster: Cluster) -> None:
     fake.logs["t"][1].leader = None
     assert cluster.metadata(None, after()).topics["t"].partitions == {0: 1, 1: None}
     assert cluster.metadata(["nowhere"], after()).topics["nowhere"].error == 3
@@ -83,14 +81,7 @@ def test_a_silent_broker_leaves_time_for_another_broker(fake: FakeKafka, cluster
         cluster.connection(broker, after())
     fake.brokers[hung].hung = True
     for _ in range(4):
-        assert cluster.metadata(["t"], after(5.0)).topics["t"].partitions
-
-
-def test_a_broker_that_is_down_leaves_its_work_to_another(fake: FakeKafka, cluster: Cluster) -> None:
-    cluster.metadata(None, after())
-    fake.brokers[1].stop()
-    for _ in range(4):
-        assert cluster.metadata(["t"], after()).topics["t"].partitions
+        assert cluster.metadata(["t"], after(2.0)).topics["t"].partitions
 
 
 def test_connected_brokers_are_asked_before_brokers_whose_connection_failed(fake: FakeKafka, cluster: Cluster) -> None:
@@ -121,7 +112,7 @@ def test_metadata_without_brokers_is_retried_until_the_deadline(fake: FakeKafka,
         assert found.topics["t"].partitions == {0: 1, 1: 2}
     fake.next("Metadata", Fault(edit=knows_nothing), times=10_000)
     with pytest.raises(BrokerUnavailable, match="no brokers"):
-        cluster.metadata(["t"], after(0.5))
+        cluster.metadata(["t"], after(0.2))
 
 
 def test_without_any_broker_one_error_names_all_in_time(fake: FakeKafka, cluster: Cluster) -> None:
@@ -130,7 +121,7 @@ def test_without_any_broker_one_error_names_all_in_time(fake: FakeKafka, cluster
         broker.stop()
     began = time.monotonic()
     with pytest.raises(BrokerUnavailable, match=f"{ports[0]}.*{ports[1]}.*kafka.bootstrap.servers"):
-        cluster.metadata(["t"], after(2.0))
+        cluster.metadata(["t"], after(0.5))
     assert time.monotonic() - began < LONG
 
 
@@ -147,9 +138,7 @@ def test_an_open_connection_is_reused_and_a_broken_connection_is_not(fake: FakeK
     assert reopened.is_reusable()
 
 
-def test_connections_to_a_retired_broker_are_closed_after_the_broker_ended_them(
-    fake: FakeKafka, cluster: Cluster
-) -> None:
+def test_connections_to_a_retired_broker_are_closed_after_it_ended_them(fake: FakeKafka, cluster: Cluster) -> None:
     cluster.metadata(None, after())
     kept = [cluster.connection(2, after(), purpose) for purpose in ("", "other")]
     retired = fake.brokers.pop(2)
@@ -159,14 +148,6 @@ def test_connections_to_a_retired_broker_are_closed_after_the_broker_ended_them(
     eventually(lambda: cluster.metadata(None, after()) and all(each.closed for each in kept))
     assert {number for number, _ in cluster._connections._by_purpose} <= {1}
     retired.join()
-
-
-def test_a_connection_that_timed_out_is_never_reused(fake: FakeKafka, cluster: Cluster) -> None:
-    fake.next("Metadata", Fault(delay=0.3))
-    fake.next("Metadata", Fault(delay=0.3))
-    with pytest.raises(BrokerUnavailable):
-        cluster.metadata(["t"], after(0.1))
-    assert cluster.find_coordinator("g", after()).id == 1
 
 
 def test_a_connection_that_was_idle_for_too_long_is_not_reused(fake: FakeKafka) -> None:
@@ -179,11 +160,6 @@ def test_a_connection_that_was_idle_for_too_long_is_not_reused(fake: FakeKafka) 
         assert first.closed
 
 
-def test_an_unknown_broker_is_unavailable(cluster: Cluster) -> None:
-    with pytest.raises(BrokerUnavailable, match="Broker 9 is not in the cluster's metadata"):
-        cluster.connection(9, after())
-
-
 @pytest.mark.parametrize("error_code", [7, 14, 15, 16])
 def test_the_lookup_of_a_coordinator_is_retried_until_it_is_available(
     fake: FakeKafka, cluster: Cluster, error_code: int
@@ -192,17 +168,15 @@ def test_the_lookup_of_a_coordinator_is_retried_until_it_is_available(
     assert cluster.find_coordinator("g", after()).id == 1
 
 
-def test_the_lookup_of_a_coordinator_ends_at_the_deadline(fake: FakeKafka, cluster: Cluster) -> None:
+def test_the_lookup_of_a_coordinator_ends_at_the_deadline_or_at_once_without_permission(
+    fake: FakeKafka, cluster: Cluster
+) -> None:
+    fake.next("FindCoordinator", Fault(error=30))
+    with pytest.raises(GroupError, match="READ on the group"):
+        cluster.find_coordinator("g", after())
     fake.next("FindCoordinator", Fault(error=15), times=1000)
     with pytest.raises(DeadlineExceeded, match="'g'.*15"):
-        cluster.find_coordinator("g", after(2.0))
-
-
-def test_a_group_without_permission_fails_with_the_right_to_grant(fake: FakeKafka, cluster: Cluster) -> None:
-    fake.next("FindCoordinator", Fault(error=30))
-    with pytest.raises(GroupError, match="READ on the group") as refused:
-        cluster.find_coordinator("g", after())
-    assert refused.value.error_code == 30
+        cluster.find_coordinator("g", after(0.5))
 
 
 def throttled(fake: FakeKafka, cluster: Cluster, seconds: float) -> Connection:
@@ -247,9 +221,7 @@ def test_responses_begin_with_the_throttle_time() -> None:
         assert first == "throttle_time_ms", (name, version)
 
 
-def test_a_throttle_beyond_the_deadline_fails_at_once_and_keeps_the_connection(
-    fake: FakeKafka, cluster: Cluster
-) -> None:
+def test_a_throttle_beyond_the_deadline_fails_and_keeps_the_connection(fake: FakeKafka, cluster: Cluster) -> None:
     connection = throttled(fake, cluster, BEYOND)
     before = len(fake.requests)
     with pytest.raises(DeadlineExceeded, match=r"HeartbeatRequest was not sent: broker 1 .* throttles .* quota"):
@@ -264,7 +236,7 @@ def test_a_throttle_beyond_the_deadline_fails_at_once_and_keeps_the_connection(
     assert cluster.throttle_remaining(1, "test") == 0
 
 
-def test_a_wakeup_ends_the_wait_for_a_throttle_and_keeps_the_connection(
+def test_a_wakeup_ends_a_throttle_and_keeps_the_connection(
     fake: FakeKafka, cluster: Cluster, wakeup: WakeupPipe
 ) -> None:
     connection = throttled(fake, cluster, LONG)

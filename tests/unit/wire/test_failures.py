@@ -14,7 +14,7 @@ from spark_group_source.clock import JITTER, Backoff, Deadline, LogEvery
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
 from spark_group_source.fetch import reader
 from spark_group_source.text import Secret
-from spark_group_source.wire import failures, waiting
+from spark_group_source.wire import failures
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.failures import RETRY_TIMEOUT, AuthFailures, ReconnectBackoff
@@ -73,7 +73,7 @@ def test_a_broker_that_restarts_before_it_knows_its_users_is_retried(
         assert other.metadata(["t"], after()).topics["t"].partitions, "clusters of one process share that they worked"
 
 
-def test_one_broker_that_always_rejects_does_not_stop_the_others(
+def test_one_broker_that_rejects_stops_no_others(
     fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.metadata(["t"], after())
@@ -87,9 +87,7 @@ def test_one_broker_that_always_rejects_does_not_stop_the_others(
             cluster.connection(2, after())
 
 
-def test_a_task_in_a_new_process_retries_settings_that_worked_on_the_driver(
-    fake: FakeKafka, options: WireOptions
-) -> None:
+def test_a_task_in_a_new_process_retries_settings_of_the_driver(fake: FakeKafka, options: WireOptions) -> None:
     refuse(fake, times=3)
     with reader.pooled_cluster(options) as cluster:
         assert cluster.metadata(["t"], after()).topics["t"].partitions
@@ -133,7 +131,7 @@ def test_before_the_first_success_a_rejection_is_retried_for_the_given_time() ->
         found.as_retriable(REFUSED, responded_at=None)
 
 
-@pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.8), (0.25, 0.9), (0.5, 1.0), (1.0, 1.2)])
+@pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.8), (0.5, 1.0), (1.0, 1.2)])
 def test_each_backoff_is_twice_the_previous_within_the_jitter(chance: float, factor: float) -> None:
     backoff = Backoff(0.1, 0.5, chance=lambda: chance)
     expected = [0.1, 0.2, 0.4, 0.5, 0.5]
@@ -148,18 +146,6 @@ def test_each_backoff_varies_within_the_jitter() -> None:
     backoffs = [backoff.next() for _ in range(1000)]
     assert len(set(backoffs)) > 900
     assert 1 - JITTER <= min(backoffs) < 1 - JITTER / 2 < 1 + JITTER / 2 < max(backoffs) <= 1 + JITTER
-
-
-def test_the_retries_of_a_cluster_vary(
-    fake: FakeKafka, cluster: Cluster, options: WireOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backoffs: list[float] = []
-    monkeypatch.setattr(waiting, "sleep", lambda seconds, _: backoffs.append(seconds))
-    fake.next("FindCoordinator", Fault(error=15), times=8)
-    cluster.find_coordinator("g", after())
-    last = backoffs[3:]
-    assert len(set(last)) > 1
-    assert all(0.8 <= each / options.retry_backoff_max <= 1.2 for each in last)
 
 
 def test_a_repeated_line_is_logged_at_once_and_then_once_in_an_interval(hand: Hand) -> None:
@@ -187,16 +173,6 @@ def test_the_reconnect_backoff_doubles_up_to_its_maximum_and_restarts_after_a_su
     backoff.record_failure(HERE, BrokerUnavailable("again"))
     clock.now += 0.051
     backoff.check(HERE)
-
-
-def test_clients_that_failed_at_the_same_moment_reconnect_at_different_moments() -> None:
-    clock, again = Hand(), set()
-    for _ in range(20):
-        backoff = ReconnectBackoff(OPTIONS, clock)
-        backoff.record_failure(HERE, BrokerUnavailable("It refused."))
-        again.add(backoff._failures[HERE].retry_at)
-    assert len(again) > 1
-    assert all(0.04 <= each <= 0.06 for each in again)
 
 
 def test_the_connect_timeout_doubles_with_each_failure_up_to_its_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,3 +204,13 @@ def test_a_broker_that_refused_a_connection_is_skipped_during_its_backoff(fake: 
             cluster.connection(1, after())
         for _ in range(4):
             assert cluster.metadata(["t"], after()).topics["t"].partitions
+
+
+def test_clients_that_failed_at_the_same_moment_reconnect_at_different_moments() -> None:
+    clock, again = Hand(), set()
+    for _ in range(20):
+        backoff = ReconnectBackoff(OPTIONS, clock)
+        backoff.record_failure(HERE, BrokerUnavailable("It refused."))
+        again.add(backoff._failures[HERE].retry_at)
+    assert len(again) > 1
+    assert all(0.04 <= each <= 0.06 for each in again)

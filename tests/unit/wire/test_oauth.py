@@ -12,7 +12,6 @@ import logging
 import os
 import pickle
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -131,19 +130,6 @@ def test_a_token_is_renewed_before_its_end_while_the_old_one_is_used(service: To
     assert len(service.requests) == 2
 
 
-def test_a_process_without_new_connections_stops_renewing(service: TokenService) -> None:
-    hand = Hand()
-    service.answer = numbered(4 * IDLE_TIMEOUT)
-    client = service.client(window=HALF)
-    cache = by_hand(client, hand)
-    first = fetched(client)
-    turn(hand, cache, 3 * IDLE_TIMEOUT)
-    eventually(lambda: not cache._running)
-    assert len(service.requests) == 1
-    hand.now += 2 * IDLE_TIMEOUT
-    assert fetched(client) != first
-
-
 @pytest.mark.parametrize(
     ("answer", "kind", "says"),
     [
@@ -155,26 +141,20 @@ def test_a_process_without_new_connections_stops_renewing(service: TokenService)
         ((400, {"error": "invalid_scope"}), AuthenticationFailed, r"\(invalid_scope\)\. Check 'kafka.*scope'"),
         ((400, {"error": "unauthorized_client"}), AuthenticationFailed, "Allow the grant client_credentials"),
         ((400, {"errorCode": "E1", "errorSummary": "no"}), AuthenticationFailed, r"400 \(E1: no\)"),
-        ((403, "<html>no</html>"), AuthenticationFailed, r"HTTP status 403\. Check 'kafka.*client.id'"),
         ((404, "not found"), AuthenticationFailed, r"404\. Check 'kafka.sasl.oauthbearer.token.endpoint.url'"),
         ((302, ""), AuthenticationFailed, r"302\. Check 'kafka.sasl.oauthbearer.token.endpoint.url'"),
         ((501, ""), AuthenticationFailed, "501"),
-        ((500, "oops"), BrokerUnavailable, "HTTP status 500"),
         ((503, {"error": "temporarily_unavailable"}), BrokerUnavailable, r"503 \(temporarily_unavailable\)"),
         ((429, {"error": "slow_down"}), BrokerUnavailable, "429"),
         ((200, "<html>welcome</html>"), AuthenticationFailed, "not JSON.*token.endpoint.url"),
-        ((200, ""), AuthenticationFailed, "not JSON"),
         ((200, b"\xff\xfe\x00"), AuthenticationFailed, "not JSON"),
         ((200, ["access_token"]), AuthenticationFailed, "without an access_token"),
-        ((200, {"token": jwt()}), AuthenticationFailed, "without an access_token"),
         ((200, {"access_token": 5}), AuthenticationFailed, "without an access_token"),
         ((200, {"access_token": "a\x01b", "expires_in": 60}), AuthenticationFailed, "characters that no token"),
         ((200, {"access_token": "opaque"}), AuthenticationFailed, "is not a JWT, and the answer has no expires_in"),
         ((200, {"access_token": "a.b.c"}), AuthenticationFailed, "is not a JWT"),
-        ((200, {"access_token": jwt(None)}), AuthenticationFailed, "has no claim exp"),
         ((200, {"access_token": jwt(None, exp="soon")}), AuthenticationFailed, "has no claim exp"),
         ((200, {"access_token": jwt(None, exp=int(time.time()) - 3600)}), AuthenticationFailed, r"expired \d+ s ago\."),
-        ((200, {"access_token": jwt(86_400), "expires_in": 0}), AuthenticationFailed, "expired 0 s ago"),
         ((200, {"access_token": jwt(86_400), "expires_in": 0.5}), AuthenticationFailed, "valid for 0.5 s only"),
     ],
 )
@@ -196,7 +176,6 @@ def test_every_bad_answer_is_an_error_that_says_what_to_change(
 @pytest.mark.parametrize(
     ("answer", "lifetime"),
     [
-        (lambda: {"access_token": jwt(300)}, 300),
         (lambda: {"access_token": jwt(300), "expires_in": 60}, 60),
         (lambda: {"access_token": jwt(60), "expires_in": 300}, 60),
         (lambda: {"access_token": "opaque", "expires_in": "120"}, 120),
@@ -225,9 +204,7 @@ def test_a_wrong_clock_of_this_machine_does_not_shorten_a_token(service: TokenSe
         fetched(service.client())
 
 
-def test_the_log_names_the_principal_and_the_scope_by_their_claims(
-    service: TokenService, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_names_principal_and_scope_by_claims(service: TokenService, caplog: pytest.LogCaptureFixture) -> None:
     service.answer = lambda: (200, {"access_token": jwt(300, azp="app", scp=["a", "b"])})
     with caplog.at_level(logging.INFO):
         fetched(service.client(subject_claim="azp", scope_claim="scp"))
@@ -280,7 +257,7 @@ def test_a_wait_ends_at_the_deadline_and_at_the_end_of_the_query(service: TokenS
     assert len(service.requests) == 1
 
 
-def test_a_failed_renewal_leaves_the_old_token_and_warns_with_a_count(
+def test_a_failed_renewal_leaves_the_old_token_and_warns(
     service: TokenService, caplog: pytest.LogCaptureFixture
 ) -> None:
     hand = Hand()
@@ -470,40 +447,44 @@ def test_a_lifetime_counts_from_the_request_and_not_from_a_late_answer() -> None
     ended.set()
 
 
-def test_the_certificate_of_the_endpoint_must_be_trusted(tmp_path: Path) -> None:
-    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
-    with running(authority.issue("127.0.0.1", file="server.pem")) as service:
-        assert fetched(service.client(tls=Tls(ca_file=str(authority.file))))
-        for tls in (Tls(in_login_line=True), Tls(ca_file=str(other.file), in_login_line=True)):
-            with pytest.raises(AuthenticationFailed, match=r"client rejected: .*ssl\.truststore\.location.*jaas"):
-                fetched(service.client(tls=tls))
-        with pytest.raises(
-            AuthenticationFailed, match="'ssl.truststore.location' in 'kafka.sasl.jaas.config' cannot be read"
-        ) as raised:
-            fetched(service.client(tls=Tls(ca_file="/no/such.pem", in_login_line=True)))
-        assert "kafka.ssl" not in str(raised.value)
-        assert len(service.requests) == 1
-
-
 EXPIRED = datetime(2020, 1, 1, tzinfo=timezone.utc)
+UNTRUSTED = r"client rejected: .*ssl\.truststore\.location.*jaas"
 OTHER_HOST = r"mismatch.*Use a host name of the certificate in '.*endpoint\.url', or .*'ssl\.endpoint\.ident"
 
 
 @pytest.mark.parametrize(
-    ("host", "ends", "says"),
-    [("127.0.0.1", EXPIRED, "certificate has expired. Renew the certificate"), ("other", None, OTHER_HOST)],
-    ids=["expired", "of another host"],
+    ("ca", "host", "ends", "says"),
+    [
+        ("ca.pem", "127.0.0.1", None, ""),
+        (None, "127.0.0.1", None, UNTRUSTED),
+        ("other.pem", "127.0.0.1", None, UNTRUSTED),
+        (
+            "/no/such.pem",
+            "127.0.0.1",
+            None,
+            r"'ssl\.truststore\.location' in 'kafka\.sasl\.jaas\.config' cannot be read",
+        ),
+        ("ca.pem", "127.0.0.1", EXPIRED, "certificate has expired. Renew the certificate"),
+        ("ca.pem", "other", None, OTHER_HOST),
+    ],
+    ids=["trusted", "not trusted", "of another authority", "no file", "expired", "of another host"],
 )
-def test_the_error_of_a_rejected_certificate_has_reason_and_action(
-    tmp_path: Path, host: str, ends: datetime | None, says: str
+def test_the_certificate_of_the_endpoint_must_be_trusted_and_the_error_has_reason_and_action(
+    tmp_path: Path, ca: str | None, host: str, ends: datetime | None, says: str
 ) -> None:
+    Authority(tmp_path).file.rename(tmp_path / "other.pem")
     authority = Authority(tmp_path)
-    rejected = f"has a certificate that this client rejected: .*{says}"
+    authority.file.rename(tmp_path / "ca.pem")
+    tls = Tls(ca_file=ca and str(tmp_path / ca), in_login_line=True)
     with running(authority.issue(host, file="server.pem", ends=ends)) as service:
-        with pytest.raises(AuthenticationFailed, match=rejected) as refused:
-            fetched(service.client(tls=Tls(ca_file=str(authority.file), in_login_line=True)))
-        assert "truststore" not in str(refused.value)
-        assert "kafka.ssl" not in str(refused.value)
+        if not says:
+            assert fetched(service.client(tls=tls))
+            return
+        with pytest.raises(AuthenticationFailed, match=says) as refused:
+            fetched(service.client(tls=tls))
+    assert "kafka.ssl" not in str(refused.value)
+    assert ("truststore" in str(refused.value)) == ("truststore" in says)
+    assert not service.requests
 
 
 def test_an_endpoint_that_rejects_the_clients_certificate_is_an_error_that_names_the_keystore(tmp_path: Path) -> None:
@@ -525,9 +506,7 @@ def test_https_to_a_service_without_tls_names_the_option(service: TokenService) 
         fetched(service.client(endpoint=url, tls=Tls()))
 
 
-def test_no_error_and_no_log_line_shows_the_query_of_the_endpoints_url(
-    service: TokenService, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_error_and_no_log_line_shows_the_urls_query(service: TokenService, caplog: pytest.LogCaptureFixture) -> None:
     query = f"/token?subscription-key={KEY}"
     service.answer = lambda: (401, {"error": "invalid_client", "error_description": f"no rights for {KEY}"})
     failures: list[tuple[str, type[GroupSourceError], str]] = [
@@ -550,10 +529,8 @@ def test_no_error_and_no_log_line_shows_the_query_of_the_endpoints_url(
 @pytest.mark.parametrize(
     ("url", "warns"),
     [
-        ("http://login.example.com/t", True),
         ("http://localhost.example.com/t", True),
         ("http://127.example.com/t", True),
-        ("http://10.0.0.1/t", True),
         ("http://localhost:1/t", False),
         ("http://127.0.0.2:1/t", False),
         ("http://[::1]:1/t", False),
@@ -567,8 +544,8 @@ def test_a_secret_that_leaves_the_machine_unencrypted_is_warned_of(
 
 
 @contextlib.contextmanager
-def connect_proxy(*, silent: bool = False) -> Iterator[tuple[str, list[bytes]]]:
-    """A proxy for https, or one that never answers: yields its URL, and the heads of the requests to it."""
+def connect_proxy() -> Iterator[tuple[str, list[bytes]]]:
+    """A proxy for https: yields its URL, and the heads of the requests to it."""
     heads: list[bytes] = []
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -585,9 +562,6 @@ def connect_proxy(*, silent: bool = False) -> Iterator[tuple[str, list[bytes]]]:
             while b"\r\n\r\n" not in head:
                 head += client.recv(1)
             heads.append(head)
-            if silent:
-                client.recv(1)
-                return
             host, _, port = head.split()[1].decode().partition(":")
             with socket.create_connection((host, int(port))) as server:
                 client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -603,52 +577,22 @@ def connect_proxy(*, silent: bool = False) -> Iterator[tuple[str, list[bytes]]]:
         thread.join()
 
 
-@pytest.fixture
-def proxied(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Sets the proxy of the environment."""
+def test_requests_go_through_the_proxy_of_the_environment_which_sees_no_secret_of_https(
+    service: TokenService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-
-    def use(url: str) -> None:
-        monkeypatch.setenv("http_proxy", url)
-        monkeypatch.setenv("https_proxy", url)
-
-    return use
-
-
-def test_requests_go_through_the_proxy_of_the_environment(
-    service: TokenService, proxied: Callable[[str], None]
-) -> None:
-    proxied(service.url)
+    monkeypatch.setenv("http_proxy", service.url)
     fetched(service.client(endpoint="http://login.example.com/t"))
     assert service.requests[0].path == "http://login.example.com/t"
-
-
-def test_an_https_request_goes_through_the_proxy_which_sees_no_secret(
-    tmp_path: Path, proxied: Callable[[str], None]
-) -> None:
     authority = Authority(tmp_path)
     tls = Tls(ca_file=str(authority.file), in_login_line=True)
-    with running(authority.issue("127.0.0.1", file="server.pem")) as service, connect_proxy() as (url, heads):
-        proxied(url)
-        assert fetched(service.client(tls=tls))
-        assert len(service.requests) == 1
-        assert "Authorization" in service.requests[0].headers
-    assert [head.split()[:2] for head in heads] == [[b"CONNECT", service.url.removeprefix("https://").encode()]]
+    with running(authority.issue("127.0.0.1", file="server.pem")) as secure, connect_proxy() as (url, heads):
+        monkeypatch.setenv("https_proxy", url)
+        assert fetched(secure.client(tls=tls))
+        assert "Authorization" in secure.requests[0].headers
+    assert [head.split()[:2] for head in heads] == [[b"CONNECT", secure.url.removeprefix("https://").encode()]]
     assert b"authorization" not in heads[0].lower()
-
-
-@pytest.mark.skipif(
-    sys.version_info < (3, 11), reason="Python 3.10 leaves the socket of a failed tunnel to the garbage collection"
-)
-def test_a_proxy_that_never_answers_ends_at_the_read_timeout(tmp_path: Path, proxied: Callable[[str], None]) -> None:
-    tls = Tls(ca_file=str(Authority(tmp_path).file), in_login_line=True)
-    with connect_proxy(silent=True) as (url, heads):
-        proxied(url)
-        client = TokenService().client(endpoint="https://login.example.com/t", tls=tls, read_timeout=0.5)
-        with pytest.raises(BrokerUnavailable, match=r"no whole response within 0\.5 s|timed out"):
-            fetched(client)
-        eventually(lambda: heads)
 
 
 def test_a_forked_child_asks_for_its_own_token(service: TokenService) -> None:
@@ -666,3 +610,16 @@ def test_a_forked_child_asks_for_its_own_token(service: TokenService) -> None:
     os.waitpid(child, 0)
     os.close(read_end)
     assert len(service.requests) == 2
+
+
+def test_a_process_without_new_connections_stops_renewing(service: TokenService) -> None:
+    hand = Hand()
+    service.answer = numbered(4 * IDLE_TIMEOUT)
+    client = service.client(window=HALF)
+    cache = by_hand(client, hand)
+    first = fetched(client)
+    turn(hand, cache, 3 * IDLE_TIMEOUT)
+    eventually(lambda: not cache._running)
+    assert len(service.requests) == 1
+    hand.now += 2 * IDLE_TIMEOUT
+    assert fetched(client) != first

@@ -94,9 +94,7 @@ def test_the_error_of_a_rejection_names_the_option_to_change(answers: list[Any],
     ],
     ids=["PLAIN", "SCRAM", "OAUTHBEARER"],
 )
-def test_the_error_of_bytes_that_are_no_text_names_what_may_be_wrong(
-    settings: Sasl, received: bytes, says: str
-) -> None:
+def test_the_error_of_bytes_that_are_no_text_names_the_cause(settings: Sasl, received: bytes, says: str) -> None:
     with pytest.raises(AuthenticationFailed, match=says) as refused:
         authenticated(settings, welcome(), answer(received), answer(received))
     assert "s3cret" not in "".join(traceback.format_exception(refused.value))
@@ -152,9 +150,7 @@ def gssapi(monkeypatch: pytest.MonkeyPatch, begin: Callable[[object], bytes]) ->
         (-1765328243, AuthenticationFailed),  # No Kerberos credentials available
     ],
 )
-def test_temporary_errors_of_a_kdc_are_retriable(
-    monkeypatch: pytest.MonkeyPatch, minor: int, kind: type[GroupSourceError]
-) -> None:
+def test_errors_of_a_kdc_may_heal(monkeypatch: pytest.MonkeyPatch, minor: int, kind: type[GroupSourceError]) -> None:
     def refused(_: object) -> bytes:
         raise GSSError(minor)
 

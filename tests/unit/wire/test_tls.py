@@ -93,16 +93,15 @@ def peer(authority: Authority, shake: Shake) -> Iterator[Peer]:
     made.socket.close()
 
 
-def test_a_connection_with_tls_session_tickets_is_reusable_until_the_peer_sends_or_closes(peer: Peer) -> None:
-    assert peer.connection.is_reusable()
-    assert peer.connection.is_reusable()
-    peer.socket.sendall(peer.record(b"\0"))
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_tls_connection_with_tickets_is_reusable_until_the_peer_sends_or_closes(peer: Peer, closes: bool) -> None:
+    for _ in range(2):
+        assert peer.connection.is_reusable()
+    if closes:
+        peer.socket.close()
+    else:
+        peer.socket.sendall(peer.record(b"\0"))
     eventually(lambda: not peer.connection.is_reusable())
-
-
-def test_a_tls_connection_that_the_broker_closed_is_not_reusable(peer: Peer) -> None:
-    peer.socket.close()
-    assert not peer.connection.is_reusable()
 
 
 def test_a_response_that_tls_has_already_decrypted_needs_no_wait(peer: Peer, wakeup: WakeupPipe) -> None:
@@ -113,9 +112,7 @@ def test_a_response_that_tls_has_already_decrypted_needs_no_wait(peer: Peer, wak
 
 
 @pytest.mark.parametrize("part", [1, 5, 20])
-def test_a_wakeup_or_the_deadline_ends_the_wait_for_the_rest_of_a_tls_record(
-    peer: Peer, wakeup: WakeupPipe, part: int
-) -> None:
+def test_a_wakeup_or_the_deadline_ends_the_wait_within_a_tls_record(peer: Peer, wakeup: WakeupPipe, part: int) -> None:
     peer.connection.send(heartbeat(), after())
     record = peer.record(answer(1))
     peer.socket.sendall(record[:part])
@@ -154,14 +151,9 @@ def alert(number: int) -> bytes:
         (alert(70), AuthenticationFailed, "no TLS version or cipher .* in common.*kafka.ssl.enabled.protocols"),
         (alert(116), AuthenticationFailed, "CERTIFICATE_REQUIRED.*kafka.ssl.keystore.location"),
         (alert(80), BrokerUnavailable, "ended the TLS handshake.*internal error"),
-        (alert(20), BrokerUnavailable, "ended the TLS handshake.*bad record mac"),
-        (alert(90), BrokerUnavailable, "ended the TLS handshake"),
         (b"", BrokerUnavailable, "If the listener does not use TLS"),
     ],
-    ids=[
-        *("HTTP", "no cipher in common", "no version in common", "no certificate"),
-        *("an internal error", "a bad record", "cancelled", "the end"),
-    ],
+    ids=["HTTP", "no cipher in common", "no version in common", "no certificate", "an internal error", "the end"],
 )
 def test_each_failure_of_a_tls_handshake_says_what_to_change(
     shake: Shake, said: bytes, kind: type[Exception], says: str
@@ -186,14 +178,6 @@ def test_an_alert_on_an_established_session_breaks_only_the_connection(peer: Pee
         peer.receive(damage=1)
     peer.socket.sendall(peer.record())
     with pytest.raises(BrokerUnavailable, match="(?i)TLS session with broker .* broke: .*bad.record.mac"):
-        peer.connection.receive(after())
-    assert peer.connection.closed
-
-
-def test_bytes_that_are_not_tls_break_only_an_established_connection(peer: Peer) -> None:
-    peer.connection.send(heartbeat(), after())
-    peer.socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
-    with pytest.raises(BrokerUnavailable, match="The TLS session with broker .* broke"):
         peer.connection.receive(after())
     assert peer.connection.closed
 
@@ -286,7 +270,6 @@ def test_the_text_of_a_key_is_in_a_private_file_only_while_it_is_read(
     [
         (b"\x30\x77\x02\x01\x01\x04\x20", "DER"),  # an EC key, shorter than 128 bytes
         (b"\x30\x81\xb6\x02\x01\x00\x30", "DER"),
-        (b"\x30\x82\x03\x1f\x30\x82\x02", "DER"),
         (b"\x30\x83\x01\x00\x00\x30\x82", "DER"),
         (b"\x30\x80\x02\x01\x03\x30\x80", "PKCS12"),
         (b"\x30\x82\x09\x1f\x02\x01\x03", "PKCS12"),
@@ -301,3 +284,11 @@ def test_the_format_of_a_store_follows_from_its_first_bytes(tmp_path: Path, head
     assert format_of(str(file)) == name
     file.unlink()
     assert format_of(str(file)) is None
+
+
+def test_bytes_that_are_not_tls_break_only_an_established_connection(peer: Peer) -> None:
+    peer.connection.send(heartbeat(), after())
+    peer.socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
+    with pytest.raises(BrokerUnavailable, match="The TLS session with broker .* broke"):
+        peer.connection.receive(after())
+    assert peer.connection.closed

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest
 
-import spark_group_source
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import ProtocolError, UnsupportedRequest
 from spark_group_source.wire import versions
@@ -21,28 +18,9 @@ from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, releases
 from tests.fake.releases import Offered
 
-PACKAGE = Path(spark_group_source.__file__).parent
-SENDING = [path for path in sorted(PACKAGE.rglob("*.py")) if "testing" not in path.relative_to(PACKAGE).parts]
-NO_REQUESTS = {"JoinGroupResponse.JoinGroupResponseMember"}
-"""Not requests: arguments and results of kafka-python's assignors."""
-
 BROKER = "1 (host:9092)"
 SUPPORTED = [release for release in BROKER_API_VERSIONS if release >= (1, 0)]
-CLASSIC_ONLY = [release for release in SUPPORTED if release < (4, 0)]
-WITH_CONSUMER_PROTOCOL = [release for release in SUPPORTED if release >= (4, 0)]
 OPTIONS = WireOptions((("127.0.0.1", 1),), "test", connect_timeout=2.0)
-
-
-def test_no_version_of_a_message_is_a_number() -> None:
-    given = [
-        (ast.unparse(call.func), ast.unparse(keyword.value))
-        for path in SENDING
-        for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call)
-        for keyword in call.keywords
-        if keyword.arg == "version"
-    ]
-    assert [each for each in given if each[1].isdigit() and each[0] not in NO_REQUESTS] == []
 
 
 def api_versions(offered: Offered, group_version: int | None = None) -> Any:
@@ -61,15 +39,11 @@ def api_versions(offered: Offered, group_version: int | None = None) -> Any:
 
 @pytest.mark.parametrize("release", SUPPORTED)
 def test_every_kafka_from_1_0_on_is_supported(release: tuple[int, int]) -> None:
-    supported = versions.check_response(api_versions(releases.kafka(*release)), BROKER)
+    response = api_versions(releases.kafka(*release), group_version=1)
+    supported = versions.check_response(response, BROKER, consumer_protocol=release >= (4, 0))
     chosen = {key: versions.choose(supported, key, BROKER) for key in versions.KNOWN.keys() - versions.OPTIONAL}
     if release >= (3, 3):
         assert chosen == {key: versions.KNOWN[key][1] for key in chosen}, "the fast paths of today's brokers"
-
-
-@pytest.mark.parametrize("name", releases.ALL)
-def test_other_brokers_are_supported(name: str) -> None:
-    versions.check_response(api_versions(releases.ALL[name]), BROKER)
 
 
 def test_an_error_names_broker_request_and_versions() -> None:
@@ -135,26 +109,19 @@ def test_brokers_from_2_0_on_answer_before_the_throttle_time(release: tuple[int,
         assert versions.answered_before_throttle(request) == before
 
 
-@pytest.mark.parametrize("release", WITH_CONSUMER_PROTOCOL)
-def test_kafka_4_supports_the_consumer_protocol(release: tuple[int, int]) -> None:
-    response = api_versions(releases.kafka(*release), group_version=1)
-    versions.check_response(response, BROKER, consumer_protocol=True)
-
-
-@pytest.mark.parametrize("release", CLASSIC_ONLY)
-def test_a_broker_before_kafka_4_lacks_the_consumer_protocol(release: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("release", "group_version", "says"),
+    [
+        *((each, None, r"version 1 of ConsumerGroupHeartbeatRequest \(it supp") for each in SUPPORTED if each < (4, 0)),
+        ((4, 0), None, r"the feature group\.version=1\."),
+        ((4, 0), 0, r"the feature group\.version=1\."),
+    ],
+)
+def test_a_cluster_before_kafka_4_or_without_the_feature_lacks_the_consumer_protocol(
+    release: tuple[int, int], group_version: int | None, says: str
+) -> None:
+    response = api_versions(releases.kafka(*release), group_version)
     name = ".".join(map(str, release))
-    with pytest.raises(ProtocolError) as raised:
-        versions.check_response(api_versions(releases.kafka(*release)), BROKER, consumer_protocol=True)
-    text = str(raised.value)
-    assert f"Broker 1 (host:9092) (Kafka {name}) does not support kafka.group.protocol=consumer." in text
-    assert "version 1 of ConsumerGroupHeartbeatRequest (it supports" in text
-    assert "Use Kafka 4.0 or later" in text
-    assert "set kafka.group.protocol=classic" in text
-
-
-@pytest.mark.parametrize("group_version", [None, 0])
-def test_a_cluster_without_the_feature_lacks_the_consumer_protocol(group_version: int | None) -> None:
-    response = api_versions(releases.kafka(4, 0), group_version)
-    with pytest.raises(ProtocolError, match=r"\(Kafka 4\.0\).*lacks the feature group\.version=1\."):
+    lacks = rf"Broker 1 .*\(Kafka {name}\) does not support kafka\.group\.protocol=consumer\..*lacks .*{says}"
+    with pytest.raises(ProtocolError, match=f"{lacks}.*Use Kafka 4.0 or later.*set kafka.group.protocol=classic"):
         versions.check_response(response, BROKER, consumer_protocol=True)
