@@ -49,6 +49,9 @@ def parsed(options: tuple[tuple[str, str], ...]) -> SourceOptions:
     return found if session is None else replace(found, group=replace(found.group, session_timeout=float(session)))
 
 
+SCHEMA = source_schema(False)
+
+
 class Notifications:
     """In the place of ``NotificationClient``: the reports of completed batches that a query gets."""
 
@@ -172,7 +175,7 @@ class Life:
         query = self.query
         self.reader = GroupStreamReader(
             parsed(tuple(query.options.items())),
-            source_schema(False),
+            SCHEMA,
             Application("sim", self.process.name),
             self.process.name if query.reports else "",
         )
