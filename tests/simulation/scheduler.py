@@ -179,7 +179,9 @@ class Scheduler:
             if self.steps > MAX_STEPS:
                 self.fail(AssertionError(f"more than {MAX_STEPS} steps: somebody loops without waiting"))
             elif self._ready:
-                chosen = self._ready.pop(self._choose(me) if len(self._ready) > 1 else 0)
+                others = [each for each in range(1, len(self._ready)) if self._ready[each] is not me]
+                first = 1 if others and self._ready[0] is me else 0
+                chosen = self._ready.pop(self.chance.pick("next", first, others, 0.5) if others else first)
                 if chosen.process.paused_until > self.now:
                     chosen.parked, chosen.waits = True, chosen.waits + 1
                     self._resume(chosen, chosen.waits, chosen.woken)
@@ -196,11 +198,6 @@ class Scheduler:
                 except Exception as failure:
                     self.fail(failure)
         return None
-
-    def _choose(self, me: Thread | None) -> int:
-        others = [each for each in range(1, len(self._ready)) if self._ready[each] is not me]
-        first = 1 if others and self._ready[0] is me else 0
-        return self.chance.pick("next", first, others, 0.5) if others else first
 
     def exit(self, thread: Thread) -> None:
         """A thread has ended."""

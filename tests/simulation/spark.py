@@ -18,6 +18,7 @@ from tests.simulation.scheduler import Event, Process, Scheduler, Thread
 from tests.simulation.truth import Truth
 
 Offset = dict[str, Any]
+SCHEMA = source_schema(False)
 
 
 @dataclass
@@ -47,9 +48,6 @@ def parsed(options: tuple[tuple[str, str], ...]) -> SourceOptions:
     session = given.pop("session", None)
     found = parse_options(given)
     return found if session is None else replace(found, group=replace(found.group, session_timeout=float(session)))
-
-
-SCHEMA = source_schema(False)
 
 
 class Notifications:

@@ -45,7 +45,6 @@ LAST = 2_000
 Key = tuple[str, str, int]
 """A group, the id of a topic, and a partition."""
 
-
 _text = lru_cache(str)
 """The text of an id, which is needed more often than there are ids."""
 
@@ -478,9 +477,7 @@ class Truth:
         names = self._names
         owners: dict[tuple[str, int], str] = {}
         for member in state.consumer.members.values():
-            if only not in (None, member.id):
-                continue
-            for topic_id, number in member.assigned | member.revoking:
+            for topic_id, number in member.assigned | member.revoking if only in (None, member.id) else ():
                 if topic_id in names:
                     owners[names[topic_id], number] = member.id
         for classic in state.classic.members.values():
