@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from kafka.protocol import admin, consumer, metadata, sasl
@@ -43,23 +44,30 @@ _SIZE = struct.Struct(">i")
 
 def message(kind: Any, version: int | None, **fields: Any) -> Any:
     """Makes a kafka-python message; nested ones are given as dicts."""
-    for name, value in fields.items():
-        if isinstance(value, (list, dict)):
-            fields[name] = _nested(kind.fields[name], value, version)
+    for name, inner in _nested_kinds(kind).items():
+        if name in fields:
+            fields[name] = _nested(inner, fields[name], version)
     return kind(version=version, **fields)
 
 
 def fill(response: Any, **fields: Any) -> None:
     """Sets fields of a response of any version, as :func:`message` does."""
+    kinds = _nested_kinds(response.__class__)
     for name, value in fields.items():
-        nested = isinstance(value, (list, dict))
-        setattr(response, name, _nested(response.fields[name], value, None) if nested else value)
+        setattr(response, name, _nested(kinds[name], value, None) if name in kinds else value)
 
 
-def _nested(field: Any, value: Any, version: int | None) -> Any:
-    if isinstance(value, dict):
-        return message(field.data_class, version, **value)
-    return [_nested(field, each, version) if isinstance(each, dict) else each for each in value]
+def _nested(kind: Any, value: Any, version: int | None) -> Any:
+    if isinstance(value, list):
+        return [_nested(kind, each, version) for each in value]
+    return message(kind, version, **value) if isinstance(value, dict) else value
+
+
+@cache
+def _nested_kinds(kind: Any) -> dict[str, Any]:
+    """The messages within this kind of messages, by field."""
+    nested = (field for field in kind._struct.fields.values() if field.is_struct() or field.is_struct_array())
+    return {field.name: field.data_class for field in nested}
 
 
 Handler = Callable[[str, Any, int], Any]

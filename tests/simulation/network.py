@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from spark_group_source import clock
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.wire import connection
@@ -40,6 +39,8 @@ ERRORS: dict[str, tuple[int, ...]] = {
 
 REQUESTS = (*ERRORS, "LeaveGroup", *3 * ("OffsetCommit",))
 """Requests of which one is chosen to suffer in a run without other faults: a commit more often than others."""
+
+NO_FAULT = Fault()
 
 NOT_COORDINATOR = 16
 
@@ -136,7 +137,8 @@ class Network:
         self.server = Process("brokers")
 
     def link(self, process: Process, broker: Broker) -> Link:
-        return self.links.setdefault((process.name, broker.node), Link())
+        key = process.name, broker.node
+        return self.links.get(key) or self.links.setdefault(key, Link())
 
     def heal(self) -> None:
         """No fault happens from now on."""
@@ -239,8 +241,7 @@ class Channel:
         if broker.hung_until > run.now:
             run.at(broker.hung_until, lambda: self._arrive(api, request, number, fault))
             return
-        instance = getattr(request, "group_instance_id", None) or getattr(request, "instance_id", None)
-        if self.process.dead and instance is not None:
+        if self.process.dead and (getattr(request, "group_instance_id", None) or getattr(request, "instance_id", None)):
             return  # it would fence the process that has the instance id now, as another client of the same id does
         if self.process.ended and api == "OffsetCommit" and not request.member_id:
             return  # no broker can tell that it comes late: a commit without membership has no generation
@@ -267,7 +268,7 @@ class Channel:
             # Its commits reach no other broker, so it refuses them.
             code = NOT_COORDINATOR if api == "OffsetCommit" else 0
         with old_offsets() if unaware else nullcontext():
-            response = respond(self.broker.handle, api, request, Fault(error=code or None))
+            response = respond(self.broker.handle, api, request, Fault(error=code) if code else NO_FAULT)
         if response is None:
             return  # the client has sent it again
         network.handled(self.process, self.broker.node, api, request, response)
@@ -302,7 +303,7 @@ class Channel:
                     raise Interrupted
             if self.arrived or self.ended:
                 return True
-            if deadline.expired():
+            if run.now >= deadline.at:
                 return False
             me = run.me()
             self._waiting.append(me)
@@ -353,8 +354,8 @@ class Connection(connection.Connection):
         self._choose_version(request)
         self._correlation_id += 1
         request.with_header(correlation_id=self._correlation_id, client_id=self._client_id)
-        sent = connection._InFlight(self._correlation_id, request, deadline.clock())
-        self.used_at = clock.monotonic()
+        self.used_at = self.network.run.now
+        sent = connection._InFlight(self._correlation_id, request, self.used_at)
         with self._close_on_failure(sent, deadline):
             channel: Any = self._open_socket()
             channel.send(request, self._correlation_id)
@@ -373,7 +374,7 @@ class Connection(connection.Connection):
             number, response = channel.receive(deadline)
             assert number == sent.correlation_id
             self._in_flight.popleft()
-            self.responded_at = clock.monotonic()
+            self.responded_at = self.network.run.now
             self._served |= sent.request.name != "ApiVersionsRequest"
             if isinstance(response, bytes):
                 response = self._decoded(sent.request, memoryview(response))

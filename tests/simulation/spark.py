@@ -18,6 +18,7 @@ from tests.simulation.scheduler import Event, Process, Scheduler, Thread
 from tests.simulation.truth import Truth
 
 Offset = dict[str, Any]
+SCHEMA = source_schema(False)
 
 
 @dataclass
@@ -172,7 +173,7 @@ class Life:
         query = self.query
         self.reader = GroupStreamReader(
             parsed(tuple(query.options.items())),
-            source_schema(False),
+            SCHEMA,
             Application("sim", self.process.name),
             self.process.name if query.reports else "",
         )

@@ -97,13 +97,18 @@ MODULES_BY_NAME = {
 
 
 construct = DataContainer.__init__
-untagged = cache(lambda kind: all(field.tag is None for field in kind._struct._fields))
+
+
+@cache
+def untagged(kind: Any) -> frozenset[str]:
+    """The names of the fields of a kind of messages that no tags name."""
+    return frozenset(field.name for field in kind._struct._fields if field.tag is None)
 
 
 def set_fields(message: Any, *args: Any, version: int | None = None, **fields: Any) -> None:
     """In the place of the constructor of kafka-python's messages. That sets each other field to its default, which the
     field has anyway."""
-    if args or not untagged(type(message)) or not fields.keys() <= message._struct.fields.keys():
+    if args or not fields.keys() <= untagged(message.__class__):
         construct(message, *args, version=version, **fields)
         return
     message._version, message.tags, message.unknown_tags = version, None, None

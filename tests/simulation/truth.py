@@ -39,12 +39,11 @@ SOON = 12.0
 QUIET = 30.0
 """Seconds after an outage in which members may still be expelled."""
 
-LAST = 10_000
+LAST = 2_000
 """An offset beyond all that a run reaches."""
 
 Key = tuple[str, str, int]
 """A group, the id of a topic, and a partition."""
-
 
 _text = lru_cache(str)
 """The text of an id, which is needed more often than there are ids."""
@@ -446,7 +445,7 @@ class Truth:
 
     def _note_owned(self, group: str, member: str) -> None:
         """I5: a partition is not handed over without a commit. A member has been told what it owns."""
-        for topic, number in (tp for tp, owner in self._owners(group).items() if owner == member):
+        for topic, number in self._owners(group, member):
             self.owners[group, topic, number] = member
             at = self.at(self.key(group, topic, number))
             if at.owner == member:
@@ -472,18 +471,18 @@ class Truth:
         """The topics by their ids."""
         return {topic_id: name for name, topic_id in self.kafka.ids.items()}
 
-    def _owners(self, group: str) -> dict[tuple[str, int], str]:
-        """Who owns each partition, as the coordinator has assigned them."""
+    def _owners(self, group: str, only: str | None = None) -> dict[tuple[str, int], str]:
+        """Who owns each partition, or each of one member, as the coordinator has assigned them."""
         state = self.kafka.group(group)
         names = self._names
         owners: dict[tuple[str, int], str] = {}
         for member in state.consumer.members.values():
-            for topic_id, number in member.assigned | member.revoking:
+            for topic_id, number in member.assigned | member.revoking if only in (None, member.id) else ():
                 if topic_id in names:
                     owners[names[topic_id], number] = member.id
         for classic in state.classic.members.values():
-            for tp in _decoded(classic.assignment):
-                owners[tp] = classic.id
+            if only in (None, classic.id):
+                owners |= dict.fromkeys(_decoded(classic.assignment), classic.id)
         return owners
 
     def check_promptness(self, queries: Iterable[Query]) -> None:
