@@ -68,7 +68,7 @@ def test_failed_lookups_are_printed_and_the_report_continues(hand: Hand) -> None
 
 
 def test_a_group_without_members_and_commits_does_not_exist() -> None:
-    with pytest.raises(GroupSourceError, match=r"does not exist.*--list"):
+    with pytest.raises(GroupSourceError, match="does not exist.*has not started yet, or the name is wrong"):
         snapshot(Lookups(Snapshot(GroupDescription("Dead", "", ()), Sample(0.0, {}, {}))))
 
 
