@@ -4,12 +4,12 @@
         --bootstrap-servers broker:9092 --topic flights --group lake \\
         --output /data/flights --checkpoint /data/flights.checkpoint --schema "id STRING, delay INT"
 
-Delta stores the query's id and the batch number in the same commit as the rows, and skips a batch that the table
-already has. The table has each batch once, even if Spark repeats it after a failure. With a new checkpoint the query
-continues at the group's committed offsets. If the checkpoint was lost during a batch, the table may have this batch
-twice; topic, partition and offset identify the duplicates.
+Each batch is an insert-only MERGE on topic, partition, offset and timestamp, so the table has each record once,
+whatever fails and however many members write it. If the group was moved back, --rewind says what happens to records
+that the table has.
 
-The columns are those of group_to_parquet. The first batch creates the table. The Delta package must match the version
+The columns are those of group_to_parquet. If the table does not exist, the job creates it, partitioned by Kafka's
+partition: members then write different parts of the table and do not conflict. The Delta package must match the version
 of Spark, here 4.1; Delta 4.4 has delta-spark_4.2_2.13 for Spark 4.2, and none for 4.3.
 """
 
@@ -18,9 +18,10 @@ from __future__ import annotations
 import argparse
 import sys
 
+from exactly_once import add_rewind, begin_merging
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from stream_job import begin, job_parser, run, shape, source
+from stream_job import job_parser, run, shape, source
 
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -33,13 +34,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = job_parser("group_to_delta", __doc__)
     parser.add_argument("--output", required=True, help="directory of the Delta table")
     parser.add_argument("--schema", help='columns of the JSON in value as DDL: "id STRING, delay INT"')
+    add_rewind(parser)
     return run(parser.parse_args(arguments), start, DELTA)
 
 
 def start(spark: SparkSession, args: argparse.Namespace) -> list[StreamingQuery]:
-    """Starts the query."""
+    """Creates the table and starts the query."""
     rows = shape(source(spark, args), args.schema)
-    return [begin(rows.writeStream.format("delta").outputMode("append").option("path", args.output), args)]
+    return [begin_merging(rows, args, f"delta.`{args.output}`", "USING delta PARTITIONED BY (partition)")]
 
 
 if __name__ == "__main__":

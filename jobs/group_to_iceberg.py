@@ -4,14 +4,14 @@
         --bootstrap-servers broker:9092 --topic flights --group lake --warehouse /data/warehouse \\
         --table lake.db.flights --checkpoint /data/flights.checkpoint --schema "id STRING, delay INT"
 
-Iceberg stores the query's id and the batch number in the snapshot with the rows, and skips a batch that the table
-already has. The table has each batch once, even if Spark repeats it after a failure. With a new checkpoint the query
-continues at the group's committed offsets. If the checkpoint was lost during a batch, the table may have this batch
-twice; topic, partition and offset identify the duplicates.
+Each batch is an insert-only MERGE on topic, partition, offset and timestamp, so the table has each record once,
+whatever fails and however many members write it. If the group was moved back, --rewind says what happens to records
+that the table has.
 
-The columns are those of group_to_parquet. If the table does not exist, the job creates it, partitioned by the day of
-the record's timestamp. With --warehouse the first part of --table is a catalog of files in this directory. Otherwise
-it is a catalog of Spark's configuration. The Iceberg package must match the version of Spark, here 4.1; Iceberg 1.12
+The columns are those of group_to_parquet. If the table does not exist, the job creates it, partitioned by Kafka's
+partition and the day of the record's timestamp. With --warehouse the first part of --table is a catalog of files in
+this directory, which only the queries of one application may write at once. Otherwise it is a catalog of Spark's
+configuration. The Iceberg package must match the version of Spark, here 4.1; Iceberg 1.12
 has none for Spark 4.2 and 4.3.
 """
 
@@ -20,9 +20,16 @@ from __future__ import annotations
 import argparse
 import sys
 
+from exactly_once import add_rewind, begin_merging
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from stream_job import begin, job_parser, run, shape, source
+from stream_job import job_parser, run, shape, source
+
+LAYOUT = """USING iceberg PARTITIONED BY (partition, days(timestamp))
+    TBLPROPERTIES ('write.merge.mode' = 'merge-on-read', 'write.merge.isolation-level' = 'serializable')"""
+UNMATCHED = "WHEN MATCHED AND false THEN DELETE"
+"""Spark runs a MERGE that can only insert as a plain append, of which Iceberg does not check whether another writer has
+added the same rows since."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--table", required=True, metavar="CATALOG.DATABASE.TABLE")
     parser.add_argument("--warehouse", help="directory of a Hadoop catalog; by default the catalog must be configured")
     parser.add_argument("--schema", help='columns of the JSON in value as DDL: "id STRING, delay INT"')
+    add_rewind(parser)
     args = parser.parse_args(arguments)
     return run(args, start, hadoop_catalog(args.table.partition(".")[0], args.warehouse) if args.warehouse else {})
 
@@ -48,11 +56,7 @@ def hadoop_catalog(name: str, warehouse: str) -> dict[str, str]:
 def start(spark: SparkSession, args: argparse.Namespace) -> list[StreamingQuery]:
     """Creates the table and starts the query."""
     rows = shape(source(spark, args), args.schema)
-    columns = rows.schema.toDDL()
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {args.table} ({columns}) USING iceberg PARTITIONED BY (days(timestamp))")
-    # Rows come in the order of the topic. Without fanout Iceberg requires them sorted by the table's partitions.
-    stream = rows.writeStream.format("iceberg").outputMode("append").option("fanout-enabled", "true")
-    return [begin(stream, args, table=args.table)]
+    return [begin_merging(rows, args, args.table, LAYOUT, UNMATCHED)]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,157 @@
+"""Runs queries of a job in one application, and holds them at the steps of their writes.
+
+Arguments: a directory, the job's module, and ``exact``, or ``plain`` for an append without any care. Each line of stdin
+is a JSON list, answered by a line with JSON: ``["start", argument, ...]``, ``["stop", name]``, or ``["count", table]``
+for the rows and the different records of a table. The last part of its checkpoint names a query, up to a ``+``.
+
+While the file ``hold-NAME-STEP`` in the directory has the number of a batch, the query waits at that step of this batch
+and of later ones, and the file ``at-NAME-STEP`` exists. A task that finds the file ``kill-NAME`` kills its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.cloudpickle import register_pickle_by_value
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from spark_group_source import register
+
+WORK = Path(sys.argv[1])
+POLL_S = 0.02
+RECORD = "named_struct('topic', topic, 'partition', partition, 'offset', offset)"
+running = threading.local()
+
+
+def hold(step: str, name: str, number: int) -> None:
+    """Waits while the query is to be held at this step."""
+    with contextlib.suppress(FileNotFoundError, ValueError):  # the file ends the wait, or is being written
+        while number >= int((WORK / f"hold-{name}-{step}").read_text()):
+            (WORK / f"at-{name}-{step}").touch()
+            time.sleep(POLL_S)
+
+
+def here(step: str) -> None:
+    """A step of the batch that this thread writes."""
+    hold(step, running.name, running.number)
+
+
+def in_tasks(batch: DataFrame) -> DataFrame:
+    """The batch, whose tasks wait or die when they have returned half of their first rows."""
+    name, number = running.name, running.number
+    kill = WORK / f"kill-{name}"
+
+    def halved(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for part in parts:
+            yield part.slice(0, part.num_rows // 2)
+            with contextlib.suppress(FileNotFoundError):
+                kill.unlink()  # one task does
+                os.kill(os.getpid(), signal.SIGKILL)
+            hold("task", name, number)
+            yield part.slice(part.num_rows // 2)
+
+    wanted = [WORK / f"hold-{name}-task", kill]
+    return batch.mapInArrow(halved, batch.schema) if any(each.exists() for each in wanted) else batch
+
+
+def between(job: Any, function: str, before: str = "", after: str = "") -> None:
+    """Adds steps before and after a function of the job."""
+    original = getattr(job, function)
+
+    def stepped(*arguments: Any) -> Any:
+        here(before)
+        result = original(*arguments)
+        here(after)
+        return result
+
+    setattr(job, function, stepped)
+
+
+def append_plainly(batch: DataFrame, _: object, target: str, *more: Any) -> None:
+    """Appends to the table ``target``, or to a table of the PostgreSQL database ``target``."""
+    import group_to_postgres as job
+    import psycopg
+
+    def copy(rows: Any) -> None:
+        with psycopg.connect(target) as connection:
+            job.copy(rows, connection, job.named(more[0]))
+
+    if "host=" in target:
+        batch.foreachPartition(copy)
+    else:
+        batch.writeTo(target).append()
+
+
+def prepare(job: Any, plain: bool) -> None:
+    """Adds the steps to the functions of the job."""
+    import exactly_once
+
+    of_batch, at = exactly_once.ranges, cast(Any, job if hasattr(job, "append") else exactly_once)
+    writer = "append" if at is job else "merge"
+    write: Callable[..., None] = append_plainly if plain else getattr(at, writer)
+
+    def ranges(spark: SparkSession, checkpoint: str, number: int) -> object:
+        running.name, running.number = Path(checkpoint).name.partition("+")[0], number
+        here("begun")
+        return of_batch(spark, checkpoint, number)
+
+    def stepped(batch: DataFrame, reads: object, *target: Any) -> None:
+        write(in_tasks(batch), reads, *target)
+        here("written")
+        with (WORK / f"wrote-{running.name}").open("a") as file:
+            file.write(f"{running.number}\n")
+
+    at.ranges = ranges
+    setattr(at, writer, stepped)
+    if writer == "append":
+        job.PAUSE_LIMIT = "10min"  # that a test may last as long as it needs
+        between(job, "take", "staged", "taken")
+        between(job, "first_offset", "locked")
+
+
+def main(module: str, way: str) -> None:
+    job: Any = importlib.import_module(module)
+    register_pickle_by_value(job)  # type: ignore[no-untyped-call]  # as a script is
+    prepare(job, way == "plain")
+    job.run = lambda args, start, conf=None: (args, start, conf or {})
+    # Queries of one group have one name, which Spark allows only once in an application.
+    setattr(DataStreamWriter, "queryName", lambda stream, _: stream)  # noqa: B010
+    queries: dict[str, Any] = {}
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # for what else is printed
+    for line in sys.stdin:
+        command, *arguments = json.loads(line)
+        answer: object = None
+        if command == "start":
+            args, start, conf = job.main(arguments)
+            spark = SparkSession.builder.config(map=conf).getOrCreate()
+            register(spark)
+            query = start(spark, args)[0]
+            # Many that start at the same moment can exceed Spark's ten seconds for the start of a process.
+            while query.isActive and query.status["message"].startswith("Initializing"):
+                time.sleep(POLL_S)
+            queries[Path(args.checkpoint).name.partition("+")[0]] = query
+        elif command == "stop":
+            query = queries.pop(arguments[0])
+            answer = str(query.exception() or "")
+            query.stop()
+        else:
+            rows = spark.sql(f"SELECT count(*), count(DISTINCT {RECORD}) FROM {arguments[0]}").collect()
+            answer = list(rows[0])
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[2:])

@@ -1,0 +1,453 @@
+"""Two members write one table while something goes wrong at a step of a write: the table has each record once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pyspark
+import pytest
+from confluent_kafka import Producer
+from exactly_once import MissingRows
+from group_to_postgres import POSITIONS, ROWS, append, drop_abandoned, named, staging
+
+from spark_group_source.offsets import OffsetRange
+from spark_group_source.testing import EmbeddedKafka
+from tests.integration import postgres
+from tests.integration.job_process import JOBS, environment, family, kill
+from tests.integration.query_process import eventually
+from tests.integration.standing import partitions_per_member
+
+SCRIPT = Path(__file__).parent / "run_members.py"
+SPARK = ".".join(pyspark.__version__.split(".")[:2])
+PARTITIONS, BATCHES = 4, 10
+PAUSE_S = 15.0
+EXCLUDED = "org.apache.hadoop:*,org.apache.parquet:*"  # Spark has them
+OPTIONS = {
+    "kafka.session.timeout.ms": 6000,
+    "kafka.heartbeat.interval.ms": 500,
+    "minPartitions": 2 * PARTITIONS,
+    "minRecordsPerTask": 1,
+}
+
+
+class Sink(NamedTuple):
+    """A job. ``arguments`` and ``table`` name the table of a cell; WORK, NAME and DATABASE stand for these.
+
+    ``sparks`` are the versions for which Maven Central has ``package``, where SPARK stands for the version.
+    """
+
+    job: str
+    arguments: tuple[str, ...]
+    table: str
+    sparks: tuple[str, ...] = (SPARK,)
+    package: str = ""
+    steps: tuple[str, ...] = ("begun", "task", "written")
+
+
+SINKS = {
+    "postgres": Sink(
+        "group_to_postgres",
+        ("--append", "--postgres", "DATABASE", "--table", "NAME"),
+        "NAME",
+        steps=("begun", "task", "staged", "locked", "taken", "written"),
+    ),
+    "delta": Sink(
+        "group_to_delta",
+        ("--output", "WORK/NAME"),
+        "delta.`WORK/NAME`",
+        ("4.1", "4.2"),
+        "io.delta:delta-spark_SPARK_2.13:4.4.0",
+    ),
+    "iceberg": Sink(
+        "group_to_iceberg",
+        ("--table", "lake.db.NAME", "--warehouse", "WORK/warehouse"),
+        "lake.db.NAME",
+        ("4.1",),
+        "org.apache.iceberg:iceberg-spark-runtime-SPARK_2.13:1.12.0",
+    ),
+}
+
+
+class Members:
+    """The application whose queries are the members; see ``run_members``."""
+
+    def __init__(self, sink: Sink, work: Path, database: str, way: str = "exact") -> None:
+        self.work, self._way, self.sink = work, way, sink
+        self._words = {"WORK": str(work), "DATABASE": database, "SPARK": SPARK}
+        self._process: subprocess.Popen[str] | None = None
+
+    def fill(self, text: str, name: str = "") -> str:
+        for word, value in {**self._words, "NAME": name}.items():
+            text = text.replace(word, value)
+        return text
+
+    def begin(self) -> None:
+        """Starts the application."""
+        sink = self.sink
+        package = ["--packages", self.fill(sink.package), "--exclude-packages", EXCLUDED] if sink.package else []
+        conf = ["--conf", "spark.databricks.delta.snapshotPartitions=1"]
+        own = environment()
+        own |= {"PYTHONPATH": f"{own['PYTHONPATH']}{os.pathsep}{JOBS}"}
+        # Not by spark-submit, which would keep the script's stdin.
+        own |= {"PYSPARK_SUBMIT_ARGS": shlex.join(["--master", "local[10,4]", *package, *conf, "pyspark-shell"])}
+        with (self.work / "log").open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(SCRIPT), str(self.work), sink.job, self._way],
+                env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+
+    def ask(self, *command: str) -> Any:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        log = (self.work / "log").read_text(errors="replace")
+        if not answer and ("unresolved dependency" in log or "download failed" in log):
+            pytest.skip(f"{self.sink.package} cannot be fetched from Maven Central")
+        assert answer, log[-4000:]
+        return json.loads(answer)
+
+    def runners(self) -> set[int]:
+        """The processes of the members."""
+        assert self._process is not None
+        table = subprocess.run(["ps", "-eww", "-o", "pid=,args="], capture_output=True, text=True, check=True).stdout
+        lines = dict(line.split(None, 1) for line in table.splitlines() if line.split()[1:])
+        return {pid for pid in family(self._process.pid) if "source_runner" in lines.get(str(pid), "")}
+
+    def count(self, name: str) -> tuple[int, int]:
+        """The rows and the different records of a table."""
+        if self.sink.package:
+            rows, different = self.ask("count", self.fill(self.sink.table, name))
+            return rows, different
+        with psycopg.connect(self._words["DATABASE"]) as connection:
+            counted = f'SELECT count(*), count(DISTINCT (topic, "partition", "offset")) FROM {name}'
+            return connection.execute(counted).fetchone() or (0, 0)
+
+    def kill(self) -> None:
+        """Kills all processes at once."""
+        if self._process is not None:
+            kill(self._process)  # type: ignore[arg-type]
+
+
+class Cell:
+    """A topic and a table, a group of two members, and the step at which the first member is held."""
+
+    def __init__(self, members: Members, kafka: EmbeddedKafka, trouble: str, step: str, records: int) -> None:
+        self.members, self._kafka, self.trouble, self.step, self._records = members, kafka, trouble, step, records
+        self.name = f"{trouble}_{step}_{members.work.name}".lower().replace("-", "_")
+        self.topic = kafka.create_topic(self.name, PARTITIONS)
+        self.locks = step in ("locked", "taken")  # the table's positions, while the first member is held
+        self.group = f"group-of-{self.topic}"
+        self.runner = 0
+
+    def start(self, member: int, checkpoint: str = "") -> None:
+        """Starts a member; ``runner`` becomes the process of the first one."""
+        former = self.members.runners()
+        more = {"kafka.max.poll.interval.ms": 8000} if self.trouble == "rebalance" else {}
+        options = [part for name, value in (OPTIONS | more).items() for part in ("--option", f"{name}={value}")]
+        own = [self.members.fill(each, self.name) for each in self.members.sink.arguments]
+        where = ["--checkpoint", str(self.members.work / f"{self.name}.{member}{checkpoint}")]
+        where += ["--bootstrap-servers", self._kafka.bootstrap_servers, "--topic", self.topic, "--group", self.group]
+        limit = ["--max-offsets-per-trigger", str(self._records // BATCHES)]
+        rewind = ["--rewind", "write"] if self.trouble == "again" else []
+        self.members.ask("start", *where, *own, *limit, *options, *rewind)
+        eventually(lambda: self.members.runners() - former, what="the member's process")
+        if member == 0:
+            (self.runner,) = self.members.runners() - former
+
+    def produce(self) -> None:
+        producer = Producer({"bootstrap.servers": self._kafka.bootstrap_servers, "linger.ms": 20})
+        for number in range(self._records):
+            producer.produce(self.topic, f"value-{number}", f"key-{number}", partition=number % PARTITIONS)
+            if number % 10_000 == 0:
+                producer.flush()
+        producer.flush()
+
+    def file(self, kind: str, member: int, step: str = "") -> Path:
+        return self.members.work / "-".join(filter(None, [kind, f"{self.name}.{member}", step]))
+
+    def hold(self, member: int, batch: int) -> None:
+        """Holds a member at the step, from this batch on."""
+        self.file("hold", member, self.step).write_text(str(batch))
+
+    def release(self, member: int) -> None:
+        self.file("hold", member, self.step).unlink(missing_ok=True)
+
+    def await_held(self, member: int) -> None:
+        at = self.file("at", member, self.step)
+        at.unlink(missing_ok=True)
+        eventually(at.exists, what=f"{self.name}: {self.step}")
+
+    def writes(self, member: int) -> int:
+        """How many writes of a member have ended."""
+        wrote = self.file("wrote", member)
+        return len(wrote.read_text().splitlines()) if wrote.exists() else 0
+
+    def await_writes(self, member: int, least: int) -> None:
+        eventually(lambda: self.writes(member) >= least, what=f"{self.name}: write {least} of member {member}")
+
+    def await_partitions(self, *expected: int) -> None:
+        eventually(lambda: partitions_per_member(self._kafka, self.group) == list(expected), what=f"{expected}")
+
+    def await_read(self, partitions: int = PARTITIONS) -> None:
+        """Waits until the group has committed the end of so many partitions."""
+        lag = self._kafka.lag
+        eventually(lambda: [*lag(self.group, self.topic).values()].count(0) >= partitions, what=self.name)
+
+    def stop(self) -> None:
+        for member in (0, 1):
+            assert self.members.ask("stop", f"{self.name}.{member}") == ""
+
+    def move_back(self) -> None:
+        """Moves the group to the beginning after all records were read."""
+        self.await_read()
+        self.stop()
+        eventually(lambda: self._kafka.group_state(self.group) == "Empty")
+        where = ("--group", self.group, "--topic", self.topic)
+        self._kafka.consumer_groups(*where, "--reset-offsets", "--to-earliest", "--execute")
+        for member in (0, 1):
+            self.start(member)
+
+
+def restart(cells: list[Cell], checkpoint: str = "") -> None:
+    """Kills everything and starts it again."""
+    members = cells[0].members
+    members.kill()
+    members.begin()
+    for cell in cells:
+        cell.release(0)
+        for member in (0, 1):
+            cell.start(member, checkpoint)
+
+
+def pause(cells: list[Cell]) -> None:
+    """Pauses the first member beyond its session; the second takes over, and then the first writes what it had read."""
+    began = time.monotonic()
+    for cell in cells:
+        os.kill(cell.runner, signal.SIGSTOP)
+    for cell in cells:
+        cell.await_partitions(PARTITIONS)
+        if not cell.locks:
+            cell.await_read()
+    eventually(lambda: time.monotonic() - began >= PAUSE_S)
+    let_go(cells)
+
+
+def let_go(cells: list[Cell], *others: int) -> None:
+    """The first member continues, together with the ``others``; waits for the end of its write."""
+    former = {cell.name: cell.writes(0) for cell in cells}
+    for cell in cells:
+        os.kill(cell.runner, signal.SIGCONT)
+        for member in (0, *others):
+            cell.release(member)
+    for cell in cells:
+        cell.await_writes(0, former[cell.name] + 1)
+
+
+def write_together(cells: list[Cell]) -> None:
+    """As :func:`pause`, but both members are at the step with records of the same partitions."""
+    for cell in cells:
+        os.kill(cell.runner, signal.SIGSTOP)
+    for cell in cells:
+        cell.await_partitions(PARTITIONS)
+        cell.hold(1, 3)
+        cell.await_writes(1, 3)
+        cell.await_held(1)
+    let_go(cells, 1)
+
+
+def rebalance(cells: list[Cell]) -> None:
+    """A member joins; its partitions' former owner is still in the batch when the revocation times out."""
+    for cell in cells:
+        cell.start(1)
+    for cell in cells:
+        cell.await_partitions(2, 2)
+        if not cell.locks:
+            cell.await_read(2)
+    let_go(cells)
+
+
+def move_back(cells: list[Cell]) -> None:
+    """An operator moves the groups back when all is read."""
+    for cell in cells:
+        cell.move_back()
+
+
+TROUBLES: dict[str, Callable[[list[Cell]], None]] = {
+    "kill": restart,
+    "lost": lambda cells: restart(cells, "+new"),
+    "pause": pause,
+    "together": write_together,
+    "rebalance": rebalance,
+    "task": lambda cells: None,
+    "rewind": move_back,
+    "again": move_back,
+}
+STEPS = {"together": ("task", "staged"), "task": ("task",), "rewind": ("begun",), "again": ("begun",)}
+"""Steps of troubles that do not make sense at every step."""
+LONG_BATCH = pytest.param("rebalance", marks=pytest.mark.trap)
+
+
+def play(
+    members: Members, kafka: EmbeddedKafka, trouble: str, steps: tuple[str, ...], records: int
+) -> dict[str, tuple[int, int]]:
+    """Plays the trouble at several steps at once; returns the rows and the different records in the table of each."""
+    cells = [Cell(members, kafka, trouble, step, records) for step in steps]
+    started = (0,) if trouble == "rebalance" else (0, 1)
+    held = () if trouble in ("task", "rewind", "again") else (0, 1) if trouble == "together" else (0,)
+    for cell in cells:
+        for member in started:
+            cell.start(member)
+    for cell in cells:
+        cell.await_partitions(*(PARTITIONS // len(started) for _ in started))
+        if trouble == "task":
+            cell.file("kill", 0).touch()
+        for member in held:
+            cell.hold(member, 2)
+        cell.produce()
+    for cell in cells:
+        for member in held:
+            cell.await_held(member)
+    TROUBLES[trouble](cells)
+    for cell in cells:
+        cell.await_read()
+        cell.stop()
+        assert not cell.file("kill", 0).exists()
+    return {cell.step: members.count(cell.name) for cell in cells}
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    with postgres.running() as running:
+        yield running
+
+
+class Batch(NamedTuple):
+    """A batch of topic ``t`` without Spark: one task for each range, which runs ``times`` times."""
+
+    reads: list[OffsetRange]
+    times: int = 1
+
+    def foreachPartition(self, task: Callable[[Any], None]) -> None:  # noqa: N802 -- Spark's name
+        for each in self.reads * self.times:
+            task((b"key", b"value", "t", each.partition, at, "2026-01-01") for at in range(each.start, each.end))
+
+
+@pytest.fixture
+def table(database: str, unique: Callable[[str], str]) -> Callable[..., dict[int, int]]:
+    """Writes a range of partition 0 to a table, or a batch; returns how often the table has each number of offsets."""
+    name = unique("rows").replace("-", "_")
+    with psycopg.connect(database) as connection:
+        connection.execute(ROWS.format(named(name)))
+        connection.execute(POSITIONS.format(named(f"{name}_positions")))
+
+    def write(start: int, end: int, lineage: int = 0, topic_id: str = "", rewind: str = "skip") -> dict[int, int]:
+        batch = Batch([OffsetRange("t", 0, start, end, topic_id, lineage=lineage)], times=2)
+        append(batch, batch.reads, database, name, rewind)  # type: ignore[arg-type]
+        with psycopg.connect(database) as connection:
+            counted = connection.execute(f'SELECT count(*) FROM {name} GROUP BY "offset"').fetchall()
+        return dict(Counter(times for (times,) in counted))
+
+    return write
+
+
+def test_a_table_takes_what_it_lacks(table: Callable[..., dict[int, int]]) -> None:
+    assert table(100, 110) == {1: 10}
+    assert table(105, 115) == {1: 15}, "a paused member, or another one"
+    assert table(100, 110) == {1: 15}, "a repeated batch"
+    with pytest.raises(MissingRows, match="starts at 116 in t-0, and the table has the records below 115"):
+        table(116, 120)
+    assert table(116, 120, lineage=1) == {1: 19}, "the group was moved forward"
+    assert table(110, 121) == {1: 20}, "a batch from before that"
+    assert table(100, 110, lineage=2) == {1: 20}, "the group was moved back"
+    assert table(100, 110, lineage=3, rewind="write") == {1: 10, 2: 10}
+    assert table(100, 111, lineage=3, rewind="write") == {1: 9, 2: 11}
+    assert table(100, 110, lineage=3, topic_id="new") == {1: 9, 2: 1, 3: 10}, "a recreated topic"
+
+
+def test_members_that_write_the_same_partitions_at_once_wait_for_each_other(database: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute(ROWS.format(named("together")))
+        connection.execute(POSITIONS.format(named("together_positions")))
+
+    def member(step: int) -> None:
+        for start in range(0, 200, step):
+            reads = [OffsetRange("t", each, start, start + step) for each in range(PARTITIONS)]
+            append(Batch(reads), reads, database, "together", "skip")  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(member, (10, 20, 40, 50)))
+    with psycopg.connect(database) as connection:
+        counted = connection.execute('SELECT count(*), count(DISTINCT ("partition", "offset")) FROM together')
+        assert counted.fetchone() == (200 * PARTITIONS, 200 * PARTITIONS)
+
+
+def test_a_stage_lasts_as_long_as_its_batch(database: str) -> None:
+    stages = "SELECT count(*) FROM pg_class WHERE relname LIKE 'kafka_stage_%'"
+    with psycopg.connect(database, autocommit=True) as other, contextlib.ExitStack() as batch:
+        other.execute(ROWS.format(named("staged")))
+        (target,) = other.execute("SELECT 'staged'::regclass::oid::bigint").fetchone() or (0,)
+        killed = psycopg.connect(database, autocommit=True)
+        batch.enter_context(staging(killed, "staged"))
+        drop_abandoned(other, target)
+        assert other.execute(stages).fetchone() == (1,)
+        killed.close()
+
+        def dropped() -> bool:  # when PostgreSQL has learned of the end
+            drop_abandoned(other, target)
+            return other.execute(stages).fetchone() == (0,)
+
+        eventually(dropped)
+
+
+@pytest.fixture
+def members(request: pytest.FixtureRequest, tmp_path: Path, database: str) -> Iterator[Members]:
+    sink, way = request.param
+    if SPARK not in SINKS[sink].sparks:
+        pytest.skip(f"{SINKS[sink].package} exists for Spark {' and '.join(SINKS[sink].sparks)}, not {SPARK}")
+    running = Members(SINKS[sink], tmp_path, database, way)
+    running.begin()
+    yield running
+    running.kill()
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("members", [(sink, "exact") for sink in SINKS], indirect=True, ids=SINKS)
+def test_a_member_that_was_paused_in_a_write_repeats_nothing(
+    members: Members, kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "PAUSE_S", 0.0)  # until the takeover
+    assert play(members, kafka, "pause", ("task",), 4_000) == {"task": (4_000, 4_000)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", [LONG_BATCH, *sorted({*TROUBLES} - {"rebalance"})])
+@pytest.mark.parametrize("members", [(sink, "exact") for sink in SINKS], indirect=True, ids=SINKS)
+def test_a_table_has_each_record_once(members: Members, kafka: EmbeddedKafka, trouble: str) -> None:
+    records, steps = 100_000, members.sink.steps
+    counted = play(members, kafka, trouble, tuple(each for each in STEPS.get(trouble, steps) if each in steps), records)
+    times = 2 if trouble == "again" else 1
+    assert counted == dict.fromkeys(counted, (times * records, records))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", ["kill", "lost", "pause", LONG_BATCH])
+@pytest.mark.parametrize("members", [("postgres", "plain")], indirect=True, ids=["postgres"])
+def test_a_plain_append_repeats_rows(members: Members, kafka: EmbeddedKafka, trouble: str) -> None:
+    rows, different = play(members, kafka, trouble, ("written",), 4_000)["written"]
+    assert rows > different == 4_000
