@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import json
 import os
 import signal
 import subprocess
@@ -19,7 +18,6 @@ from spark_group_source.testing.broker import HOST
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOBS = REPOSITORY / "jobs"
-READ = Path(__file__).parent / "run_job_and_read.py"
 AVAILABLE_NOW = ("--trigger", "available-now")
 SMALL = ("--max-offsets-per-trigger", "20")
 # Who is killed cannot leave: the next run waits for the end of the session.
@@ -86,16 +84,6 @@ class Job:
     def run(self) -> str:
         """Runs the job over the records that the topic contains now; returns its output."""
         return self._submit(*self.command(*AVAILABLE_NOW))
-
-    def run_and_read(self, table: str) -> list[tuple[int, int]]:
-        """Runs the job over the records that the topic contains now, and reads its table in the same JVM.
-
-        Returns:
-            Partition and offset of each row, sorted. ``table`` is the table's name in SQL.
-        """
-        result = self._work / "places.json"
-        self._submit(str(READ), str(result), table, *self.command(*AVAILABLE_NOW))
-        return [(partition, offset) for partition, offset in json.loads(result.read_text())]
 
     def _submit(self, *arguments: str) -> str:
         command = [spark_submit(), "--master", "local[2]", *self._spark, *arguments]
