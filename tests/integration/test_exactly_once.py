@@ -141,7 +141,8 @@ class Members:
     def kill(self) -> None:
         """Kills all processes at once."""
         if self._process is not None:
-            kill(self._process)  # type: ignore[arg-type]
+            with self._process:
+                kill(self._process)  # type: ignore[arg-type]
 
 
 class Cell:
