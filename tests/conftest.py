@@ -25,7 +25,7 @@ if not hasattr(datasource, "Filter"):
 KAFKA = os.environ.get("KAFKA_VERSION", KAFKA_VERSION)
 """The version of the embedded Kafka."""
 WITHOUT_KIP_848 = KAFKA < "4"
-SINCE = {"KIP-848": "4.0", "topic ids": "2.8", "static members": "2.3"}
+SINCE = {"KIP-848": "4.0", "topic ids": "2.8", "leader epochs": "2.4", "static members": "2.3"}
 """The version of Kafka that brought what a test on a real broker needs."""
 needs_kip_848 = pytest.mark.needs("KIP-848")
 

@@ -57,7 +57,7 @@ def iceberg_batch(metadata: Path) -> int:
 
 DELTA = TableFormat(
     script="group_to_delta.py",
-    sparks=("4.1", "4.2"),
+    sparks=("4.0", "4.1", "4.2"),
     package="io.delta:delta-spark_SPARK_2.13:4.4.0",
     arguments=("--output", "WORK/table"),
     table="delta.`WORK/table`",
@@ -71,8 +71,8 @@ DELTA = TableFormat(
 )
 ICEBERG = TableFormat(
     script="group_to_iceberg.py",
-    sparks=("4.1",),
-    package="org.apache.iceberg:iceberg-spark-runtime-SPARK_2.13:1.12.0",
+    sparks=("4.0", "4.1"),
+    package=f"org.apache.iceberg:iceberg-spark-runtime-SPARK_2.13:{'1.11.0' if SPARK == '4.0' else '1.12.0'}",
     arguments=("--warehouse", "WORK/warehouse", "--table", "lake.db.orders"),
     table="lake.db.orders",
     commits="warehouse/db/orders/metadata/v*.metadata.json",
