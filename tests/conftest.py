@@ -7,12 +7,13 @@ import os
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import datasource
 
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.ivy import KAFKA_VERSION
+from spark_group_source.testing.ivy import KAFKA_VERSION, kafka_libs
 from spark_group_source.wire import tokens
 
 # Where the package is installed, pytest has loaded it already.
@@ -24,7 +25,9 @@ if not hasattr(datasource, "Filter"):
 KAFKA = os.environ.get("KAFKA_VERSION", KAFKA_VERSION)
 """The version of the embedded Kafka."""
 WITHOUT_KIP_848 = KAFKA < "4"
-needs_kip_848 = pytest.mark.skipif(WITHOUT_KIP_848, reason="Kafka 4.0 has KIP-848")
+SINCE = {"KIP-848": "4.0", "topic ids": "2.8", "leader epochs": "2.4", "static members": "2.3"}
+"""The version of Kafka that brought what a test on a real broker needs."""
+needs_kip_848 = pytest.mark.needs("KIP-848")
 
 TESTS = Path(__file__).parent
 TRAPS = ("but a revocation waits for at most", "share this group: each reads only some")
@@ -50,6 +53,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         used = BROKER_FIXTURES.intersection(getattr(item, "fixturenames", ()))
         if part == "unit" and used:
             raise pytest.UsageError(f"{item.nodeid} is a unit test and uses {', '.join(sorted(used))}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips tests on a real broker that lacks what they need."""
+    if item.get_closest_marker("integration"):
+        chosen = getattr(item, "callspec", SimpleNamespace(params={})).params
+        needed = [mark.args[0] for mark in item.iter_markers("needs")]
+        for each in needed + ["KIP-848"] * (chosen.get("protocol") == "consumer"):
+            if SINCE[each] > KAFKA:
+                pytest.skip(f"Kafka {SINCE[each]} has {each}")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -91,10 +104,23 @@ def embedded_kafka_arguments() -> dict[str, str]:
     return {"version": KAFKA}
 
 
+class OtherKafka(EmbeddedKafka):
+    """A cluster that runs already, at KAFKA_SERVERS, to try brokers that are not Apache's."""
+
+    bootstrap_servers = os.environ.get("KAFKA_SERVERS", "")
+
+    def open(self) -> None:
+        self.libs = kafka_libs(self._version)
+
+
 @pytest.fixture(scope="session")
-def kafka(embedded_kafka: EmbeddedKafka) -> EmbeddedKafka:
+def kafka(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
     """A Kafka for all tests of the session. A test that stops Kafka takes one of its own; one may pause it."""
-    return embedded_kafka
+    if not OtherKafka.bootstrap_servers:
+        yield request.getfixturevalue("embedded_kafka")
+        return
+    with OtherKafka(version=KAFKA) as other:
+        yield other
 
 
 @pytest.fixture

@@ -215,7 +215,7 @@ class _Reader:
 
     def view(self, size: int) -> memoryview:
         end = self._position + size
-        if end > len(self._body):
+        if not self._position <= end <= len(self._body):  # a negative size would lead back, for 2**31 rounds
             raise ValueError("the response ends early")
         view = self._body[self._position : end]
         self._position = end

@@ -139,11 +139,11 @@ class MembershipRequests:
         """Connects to the coordinator; the failure of that, or that the coordinator would ignore the instance id."""
         if failure := self.client.connect(deadline):
             return failure
-        if self.client.supports(ApiKey.JoinGroup, versions.STATIC_MEMBERS):
+        if any(self.client.supports(ApiKey.JoinGroup, version) for version in versions.STATIC_MEMBERS):
             return None
         error = OptionError(
             f"'kafka.group.instance.id' needs static members, which the group's coordinator, broker"
-            f" {self.client.broker_id}, does not have: it knows no version {versions.STATIC_MEMBERS} of JoinGroup.",
+            f" {self.client.broker_id}, does not have: its JoinGroup is below version {versions.STATIC_MEMBERS.start}.",
             "Remove the option, or use Kafka 2.3 or later.",
         )
         return RequestFailed(ErrorAction.FATAL, str(error), error=error)

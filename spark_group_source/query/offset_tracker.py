@@ -591,8 +591,8 @@ class OffsetTracker:
         with self._lock:
             awaited = partitions & self._reading, partitions & self._uncommitted()
             for tp in partitions:
-                owned = self._owned.pop(tp, None)
-                if owned is not None and tp in self._reading:
+                owned, read = self._owned.pop(tp, None), self._read_in_flight(tp)
+                if owned and owned.start and tp in self._reading and (not read or read.lineage == owned.lineage):  # 6
                     self._given_up[tp] = owned.completed if owned.committed is None else owned.committed
             return awaited
 

@@ -2,7 +2,7 @@
 
 Spark creates the reader, asks it for its partitions and pickles it to the executors, all in a short-lived process. It
 does so once for each loaded DataFrame, when it plans the first action on it. From then on that DataFrame reads the same
-records; a DataFrame that is loaded later gets its own range.
+records; a DataFrame that is loaded later gets its own range. PySpark 4.0 does so for each action.
 """
 
 from __future__ import annotations

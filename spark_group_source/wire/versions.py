@@ -44,14 +44,14 @@ OPTIONAL = {ApiKey.OffsetForLeaderEpoch, ApiKey.DescribeGroups, ApiKey.SaslHands
 FETCH_BY_TOPIC_ID = 13
 RELIABLE_EPOCHS = 9
 """The first version of Metadata with leader epochs that are never those of an earlier leader."""
-STATIC_MEMBERS = 5
-"""The first version of JoinGroup that brokers with static members know."""
+STATIC_MEMBERS = range(5, KNOWN[ApiKey.JoinGroup][1] + 1)
+"""The versions of JoinGroup of which brokers with static members know one."""
 
 LACKS = (
     (ApiKey.Metadata, 10, "topic ids (a recreated topic may pass for the former one)"),
     (ApiKey.Metadata, RELIABLE_EPOCHS, "leader epochs (records replaced by an unclean leader election go unnoticed)"),
     (ApiKey.OffsetFetch, 7, "stable offsets (commits in open transactions of other programs are overlooked)"),
-    (ApiKey.JoinGroup, STATIC_MEMBERS, "static members"),
+    (ApiKey.JoinGroup, STATIC_MEMBERS.start, "static members"),
     (ApiKey.Fetch, 11, "reads from the closest replica"),
 )
 """What a broker lacks that knows only earlier versions of a request."""

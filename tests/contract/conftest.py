@@ -85,12 +85,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests on a real Kafka; those of KIP-848 are core: coordinators differ from release to release."""
+    """Marks the tests on a real Kafka; those of its newest protocol are core: coordinators differ by release."""
     for item in items:
         chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         if chosen.get("bench") == "real":
             item.add_marker(pytest.mark.integration)
-            if chosen.get("protocol") == "consumer":
+            if chosen.get("protocol") == ("classic" if WITHOUT_KIP_848 else "consumer"):
                 item.add_marker(pytest.mark.core)
 
 
@@ -422,8 +422,6 @@ def bench(request: pytest.FixtureRequest, unique: Callable[[str], str], group: s
     if request.param == "fake":
         yield request.getfixturevalue("on_fake")
         return
-    if protocol == "consumer" and WITHOUT_KIP_848:
-        pytest.skip("Kafka 4.0 has KIP-848")
     kafka = request.getfixturevalue("kafka")
     real = Bench(kafka, kafka.create_topic(unique("contract"), partitions=4), group, BASES[protocol])
     yield real

@@ -208,8 +208,8 @@ def test_the_coordinator_assigns_with_the_assignor_of_the_option(filled: Bench, 
 
 @pytest.mark.integration
 @pytest.mark.skipif(not WITHOUT_KIP_848, reason="Kafka 4 has KIP-848")
-def test_kafka_3_ends_the_query_with_what_it_lacks(kafka: EmbeddedKafka, group: str) -> None:
+def test_kafka_before_4_ends_the_query_with_what_it_lacks(kafka: EmbeddedKafka, group: str) -> None:
     old = Bench(kafka, "topic", group, CONSUMER_BASE)
-    with pytest.raises(ProtocolError, match=r"Kafka 3\.\d+.*It lacks.*group\.version=1.*Use Kafka 4\.0 or later"):
+    with pytest.raises(ProtocolError, match=r"Kafka [1-3]\.\d+.*It lacks.*group\.version=1.*Use Kafka 4\.0 or later"):
         old.start()
     old.close()

@@ -137,6 +137,7 @@ def test_a_batch_planned_during_a_pending_revocation_leaves_out_the_revoked_part
     assert bench.committed()[0] == 5
 
 
+@pytest.mark.needs("static members")
 def test_partitions_that_a_static_member_was_revoking_when_it_died_get_an_owner_when_it_returns(bench: Bench) -> None:
     first = bench.start_batch(5, 5, 5, 5, kafka_group_instance_id="one")
     second = bench.join_in_mid_batch(first)
@@ -479,6 +480,7 @@ def test_partitions_without_a_commit_fail_a_query_that_starts_at_committed_offse
     assert spans(bench.start(None, **only).begin()) == {0: (0, 2), 1: (1, 2)}
 
 
+@pytest.mark.needs("topic ids")
 def test_no_end_of_a_deleted_topic_is_committed_to_its_successor_while_a_batch_is_long(
     bench: Bench, protocol: str
 ) -> None:

@@ -96,6 +96,12 @@ def test_a_static_member_is_refused_where_the_coordinator_knows_none(on_fake: Be
         on_fake.start(kafka_group_instance_id="one")
 
 
+@pytest.mark.one_protocol("classic", reason="only Kafka 4 has the other one")
+def test_a_static_member_joins_where_the_first_versions_with_static_members_are_gone(on_fake: Bench) -> None:
+    on_fake.fake.offered = dict.fromkeys(on_fake.fake.brokers, releases.kafka(4, 1) | {11: (7, 9)})
+    assert on_fake.start(kafka_group_instance_id="one").idle().owns()
+
+
 def test_what_brokers_lack_is_one_line_at_the_start(older: Bench, caplog: pytest.LogCaptureFixture) -> None:
     older.start().idle()
     lines = [record.getMessage() for record in caplog.records if "these brokers have no" in record.getMessage()]

@@ -23,7 +23,6 @@ from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.settings import WireOptions
-from tests.conftest import needs_kip_848
 from tests.contract.conftest import BASES, Bench, eventually
 from tests.fake import Fault
 from tests.fake.server import REQUESTS, read_frame
@@ -204,8 +203,8 @@ def behind_proxy() -> Iterator[tuple[EmbeddedKafka, Proxy]]:
         ("classic", "SyncGroup", ProxyFault.CUT_BEFORE),
         ("classic", "Fetch", ProxyFault.STALL),
         ("classic", "OffsetCommit", ProxyFault.DELAY),
-        pytest.param("consumer", "ConsumerGroupHeartbeat", ProxyFault.SWALLOW, marks=needs_kip_848),
-        pytest.param("consumer", "OffsetCommit", ProxyFault.TRUNCATE, marks=needs_kip_848),
+        ("consumer", "ConsumerGroupHeartbeat", ProxyFault.SWALLOW),
+        ("consumer", "OffsetCommit", ProxyFault.TRUNCATE),
     ],
     ids=lambda each: each if isinstance(each, str) else each.name,
 )

@@ -39,6 +39,7 @@ def state_of(kafka: EmbeddedKafka, group: str) -> dict[str, Any]:
 
 
 @pytest.mark.core
+@pytest.mark.skipif(pyspark_version.startswith("4.0."), reason="PySpark 4.0 plans a batch query at each action")
 def test_a_batch_read_is_fixed_at_load_and_a_new_load_sees_new_records(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str
 ) -> None:

@@ -256,6 +256,7 @@ def elect_follower(kafka: EmbeddedKafka, cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.core
+@pytest.mark.needs("leader epochs")
 def test_records_that_an_unclean_election_replaced_are_data_loss_or_read_again(
     spark: SparkSession, kafka: EmbeddedKafka, cluster: Cluster, unique: Callable[[str], str], tmp_path: Path
 ) -> None:

@@ -11,7 +11,6 @@ from spark_group_source.clock import Deadline
 from spark_group_source.testing import EmbeddedKafka, broker
 from spark_group_source.testing.broker import free_ports
 from spark_group_source.testing.errors import EmbeddedKafkaError
-from tests.conftest import needs_kip_848
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -88,7 +87,7 @@ def test_offsets_and_lag_are_those_of_kafkas_tool(kafka: EmbeddedKafka, topic: C
         kafka.consumer_groups("--describe", "--group", f"{group}-unknown")
 
 
-@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=needs_kip_848)])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_members_are_the_same_by_request_and_by_kafkas_tool(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, protocol: str
 ) -> None:

@@ -68,15 +68,15 @@ SINKS = {
         "group_to_delta",
         ("--output", "WORK/NAME"),
         "delta.`WORK/NAME`",
-        ("4.1", "4.2"),
+        ("4.0", "4.1", "4.2"),
         "io.delta:delta-spark_SPARK_2.13:4.4.0",
     ),
     "iceberg": Sink(
         "group_to_iceberg",
         ("--table", "lake.db.NAME", "--warehouse", "WORK/warehouse"),
         "lake.db.NAME",
-        ("4.1",),
-        "org.apache.iceberg:iceberg-spark-runtime-SPARK_2.13:1.12.0",
+        ("4.0", "4.1"),
+        f"org.apache.iceberg:iceberg-spark-runtime-SPARK_2.13:{'1.11.0' if SPARK == '4.0' else '1.12.0'}",
     ),
 }
 

@@ -14,7 +14,6 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_group_source.testing import EmbeddedKafka
-from tests.conftest import needs_kip_848
 from tests.integration.commit_log import backward
 from tests.integration.query_process import Place, PlainQuery, eventually, source_options
 from tests.integration.standing import caught_up, fill, places_in, shorten_sessions
@@ -117,7 +116,7 @@ def test_offsets_that_an_operator_resets_between_runs_are_honoured_forward_and_b
     assert run(name, checkpoint) == offsets(45, 60)
 
 
-@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=needs_kip_848)])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_reader_suspended_beyond_its_session_overwrites_no_commit_and_rejoins(
     kafka: EmbeddedKafka, topic: Callable[..., str], group: str, plain: Plain, protocol: str
 ) -> None:

@@ -324,6 +324,20 @@ def test_a_partition_that_is_lost_in_mid_batch_is_given_up_where_it_started_if_n
     assert tracker.logged(frozenset({A}), {"t": ""}).given_up == {A: 250}
 
 
+@pytest.mark.parametrize("moved", [(), (Start(0, MOVED, None),)], ids=["before its start is known", "elsewhere"])
+def test_a_partition_that_is_lost_again_stays_given_up_where_the_batch_was_lost(moved: tuple[Start, ...]) -> None:
+    tracker = OffsetTracker()
+    begin(tracker, A, Start(60, COMMITTED), ours(60), 7)
+    plan(tracker, 70)
+    remove(tracker, A)
+    tracker.partitions_assigned(frozenset({A}), OWNER)
+    for start in moved:
+        begin(tracker, A, start, CommittedOffset(0), 7)
+    remove(tracker, A)
+    expected = {} if moved else {A: 60}
+    assert tracker.logged(frozenset({A}), {"t": ""}).given_up == expected, "an operator's next move is a decision"
+
+
 def test_a_partition_that_is_lost_before_the_batch_that_reads_it_is_recorded_starts_behind_that_batch() -> None:
     tracker = owning()
     tracker.reserve(frozenset({A}))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchResponse
@@ -150,3 +151,9 @@ def test_damaged_fetch_answers_are_read_or_one_of_our_errors() -> None:
 
     found = outcomes(attempt)
     assert min(found["answer"], found["ProtocolError"]) > 0, found
+
+
+def test_a_name_of_negative_size_does_not_lead_back() -> None:
+    topics, first, second = (1000).to_bytes(4, "big"), bytes(6), (-6).to_bytes(2, "big", signed=True)
+    with pytest.raises(ProtocolError, match="not a Fetch response"):
+        parse_response(memoryview(bytes(4) + topics + first + second), 4)
