@@ -98,7 +98,7 @@ class Members:
         """Starts the application."""
         sink = self.sink
         package = ["--packages", self.fill(sink.package), "--exclude-packages", EXCLUDED] if sink.package else []
-        conf = ["--conf", "spark.databricks.delta.snapshotPartitions=1"]
+        conf = ["--conf", "spark.databricks.delta.snapshotPartitions=1", "--conf", "spark.sql.shuffle.partitions=1"]
         own = environment()
         own |= {"PYTHONPATH": f"{own['PYTHONPATH']}{os.pathsep}{JOBS}"}
         # Not by spark-submit, which would keep the script's stdin.
