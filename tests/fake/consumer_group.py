@@ -93,8 +93,8 @@ class FakeConsumerMember:
     session_ends_at: float = math.inf
 
     def move_to(self, epoch: int, assigned: Partitions, revoking: Partitions = frozenset()) -> None:
-        """Sets epoch and partitions; the rebalance timeout begins with a revocation."""
-        if revoking and not self.revoking:
+        """Sets epoch and partitions; the rebalance timeout begins with each revocation."""
+        if revoking:
             self.revoke_by = time.monotonic() + self.rebalance_timeout
         self.former_epoch, self.epoch, self.assigned, self.revoking = self.epoch, epoch, assigned, revoking
 
