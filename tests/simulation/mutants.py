@@ -493,7 +493,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "M47",
         9,
         "a KIP-848 member whose heartbeat got no answer does not ask for its assignment again",
-        (("group/consumer_state.py", "replace(membership, answered=None)", "membership"),),
+        (
+            ("group/consumer_state.py", "replace(membership, answered=None)", "membership"),
+            ("group/consumer.py", "replace(me, answered=None) if sent_at < self._late_until else me", "me"),
+        ),
     ),
     Mutant(
         "M48",

@@ -25,7 +25,7 @@ BLOCKING = {"JoinGroup", "SyncGroup", "Fetch"}
 
 ERRORS: dict[str, tuple[int, ...]] = {
     "FindCoordinator": (14, 15),
-    "JoinGroup": (14, 15, 16),
+    "JoinGroup": (14, 15, 16, 23, 81),
     "SyncGroup": (14, 15, 16),
     "Heartbeat": (14, 15, 16),
     "ConsumerGroupHeartbeat": (14, 15, 16, 35, 81, 112),
@@ -37,18 +37,14 @@ ERRORS: dict[str, tuple[int, ...]] = {
 }
 """Error codes that heal, by request. A broker that is upgraded, or a full group, may refuse a member for a while."""
 
-REQUESTS = (*ERRORS, "LeaveGroup", *3 * ("OffsetCommit",))
-"""Requests of which one is chosen to suffer in a run without other faults: a commit more often than others."""
+NOT_COORDINATOR, REBALANCING = 16, 27
+HANDLED, LATE_ARRIVES = " is handled", "late request arrives"
+LIVENESS = "HeartbeatRequest", "SyncGroupRequest"
 
 NO_FAULT = Fault()
 
-NOT_COORDINATOR = 16
-
-FATAL_AT_FIRST = {35, 81, 112}
+FATAL_AT_FIRST = {23, 35, 81, 112}
 """Error codes that end a query which was never a member."""
-
-APART = 20.0
-"""Seconds between two faults of hand-overs: each is the only one that a promise must bear."""
 
 RETRANSMITTED = 0.3
 """Seconds after a cut until what was sent during it arrives."""
@@ -120,13 +116,6 @@ class Network:
         self.versions: dict[bool, Any] = {}
         self.brokers = {broker.port: broker for broker in brokers.values()}
         self.fault_probability = 0.0
-        self.only: tuple[str, int, str] | None = None
-        """The one request that suffers, by its name and number, and its fault: whatever the product does next must
-        make up for that."""
-        self.in_rebalances = 0.0
-        """The probability that a request suffers while partitions are handed over. Then none does for a while."""
-        self.rebalancing: Callable[[], bool] = lambda: False
-        self._suffered_at = -APART
         self.faulted = faulted
         self.links: dict[tuple[str, int], Link] = {}
         self.former: dict[int, tuple[float, Callable[[], AbstractContextManager[None]]]] = {}
@@ -134,6 +123,10 @@ class Network:
         self.weights: list[float] = []
         self.arrived_late: Callable[[str], None] = lambda _: None
         self.handled: Callable[[Process, int, str, Any, Any], None] = lambda *_: None
+        self.heard: dict[str, float] = {}
+        """When a process last sent the group a sign of life that was answered."""
+        self.members: set[str] = set()
+        """Processes that were in the group: others end by what a broker may refuse at first."""
         self.server = Process("brokers")
 
     def link(self, process: Process, broker: Broker) -> Link:
@@ -142,7 +135,7 @@ class Network:
 
     def heal(self) -> None:
         """No fault happens from now on."""
-        self.fault_probability, self.in_rebalances, self.only = 0.0, 0.0, None
+        self.fault_probability = 0.0
         self.links.clear()
         self.former.clear()
         for broker in self.brokers.values():
@@ -165,19 +158,15 @@ class Network:
         broker.channels.append(channel)
         return channel
 
-    def fault(self, process: Process, api: str) -> str:
-        kind, fault = f"{process.name} {api}", ""
+    def fault(self, process: Process, api: str, epoch: int) -> str:
+        kind = f"{process.name} {api}"
+        place = {0: "JoinGroup", -1: "LeaveGroup", -2: "LeaveGroup"}.get(epoch, api)
+        fault = self.run.passing(place)
         probability = self.fault_probability
-        if self.in_rebalances and self.run.now - self._suffered_at > APART and self.rebalancing():
-            probability = self.in_rebalances
-        if self.only is not None and api == self.only[0]:
-            name, number, chosen = self.only
-            self.only, fault = ((name, number - 1, chosen), "") if number else (None, chosen)
-        elif probability > 0 and api != "ApiVersions":
+        if probability > 0 and not fault and api != "ApiVersions":
             self.weights = self.weights or self.run.chance.weights(len(FAULTS))
             fault = self.run.chance.pick(f"fault of {kind}", "", FAULTS, probability, self.weights)
         if fault:
-            self._suffered_at = self.run.now
             self.faulted(f"{kind}: the {fault}")
         return fault
 
@@ -220,7 +209,7 @@ class Channel:
             raise ConnectionResetError("the broker closed the connection")
         network, run = self.network, self.network.run
         api = request.name.removesuffix("Request")
-        fault = network.fault(self.process, api)
+        fault = network.fault(self.process, api, getattr(request, "member_epoch", 1))
         latency = run.chance.number(f"latency of {self.process.name}", LATENCY, 0.001, MAX_LATENCY, 0.2)
         if fault == LATE_REQUEST:
             latency = run.chance.number("late request", 1.0, 0.3, 12.0)
@@ -247,6 +236,7 @@ class Channel:
             return  # no broker can tell that it comes late: a commit without membership has no generation
         if fault == LATE_REQUEST:
             network.arrived_late(f"{self.process.name} {api}: the late request arrives")
+            run.after(0.0, lambda: run.passing(LATE_ARRIVES) and None)
         # A request on its way arrives although its client has closed the connection.
         if api in BLOCKING:
             Thread(
@@ -260,7 +250,7 @@ class Channel:
         code = 0
         if fault == REFUSED and api in ERRORS:
             code = run.chance.pick(f"error of {api}", ERRORS[api][0], ERRORS[api][1:], 0.8)
-            if code in FATAL_AT_FIRST and request.member_epoch <= 0:
+            if code in FATAL_AT_FIRST and self.process.name not in network.members:
                 code = ERRORS[api][0]
         unaware_until, old_offsets = network.former.get(self.broker.node, (0.0, nullcontext))
         unaware = unaware_until > run.now and api in ("OffsetFetch", "OffsetCommit")
@@ -272,6 +262,7 @@ class Channel:
         if response is None:
             return  # the client has sent it again
         network.handled(self.process, self.broker.node, api, request, response)
+        run.passing(api + HANDLED)
         if fault == CUT_AFTER:
             self.cut()
             return
@@ -379,6 +370,9 @@ class Connection(connection.Connection):
             if isinstance(response, bytes):
                 response = self._decoded(sent.request, memoryview(response))
             self._throttle.record(getattr(response, "throttle_time_ms", 0) / 1000)
+            if sent.request.name.endswith(LIVENESS) and response.error_code in (0, REBALANCING):
+                self.network.members.add(channel.process.name)
+                self.network.heard[channel.process.name] = sent.sent_at
             return response
 
     def _decoded(self, request: Any, frame: memoryview) -> Any:

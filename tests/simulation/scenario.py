@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +12,14 @@ from typing import Any
 from spark_group_source.offsets import TopicPartition
 from tests.fake import FakeKafka
 from tests.fake.log import FakeLog
-from tests.simulation import network, spark, substitution
+from tests.simulation import aims, network, spark, substitution
 from tests.simulation.chance import Chance
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.scheduler import Lock, Scheduler, Thread
 from tests.simulation.spark import Query
 from tests.simulation.truth import Broken, Truth
 
 PROTOCOLS = ("classic", "consumer")
+OTHERS_REQUESTS = {"classic": ("ConsumerGroupHeartbeat",), "consumer": ("SyncGroup", "Heartbeat")}
 GROUP = "g"
 HEALED_WITHIN = 120.0
 """Seconds after the last fault within which everything is read and committed."""
@@ -65,30 +66,47 @@ class Scenario:
     def __init__(self, run: Scheduler, chance: Chance, protocol: str, story: Story) -> None:
         self.run, self.chance, self.story = run, chance, story
         self.protocol = protocol
-        brokers = 1 + chance.pick("brokers", 0, (1, 2), 0.6)
+        self.theme = chance.pick("theme", "", (*aims.THEMES, aims.COMMITS, aims.COMMITS, aims.RUNS), 0.95)
+        brokers = 1 + chance.pick("brokers", 0, (1, 2), self._if((aims.TOPICS, aims.COORDINATORS), 0.9, 0.5))
         self.heartbeat = chance.pick("heartbeat interval", 1.0, (0.5, 2.0), 0.5)
-        self.session = chance.pick("session", 6.0, (10.0, 45.0), 0.6)
+        self.session = chance.pick("session", 6.0, (10.0, 45.0), self._if((aims.RUNS, aims.MOVES), 0.2, 0.5))
         self.kafka = FakeKafka(
             brokers=brokers,
-            max_metadata=chance.pick("metadata", 4096, (60, 30, 0), 0.1),
+            max_metadata=chance.pick("metadata", 4096, (60, 30, 0), self._if((aims.MOVES,), 0.3, 0.1)),
             heartbeat_interval=self.heartbeat,
             session_timeout=self.session,
         )
         self.truth = Truth(run, self.kafka, story.told)
         self.net = network.Network(run, self.kafka.brokers, self.truth.fault)  # type: ignore[arg-type]
-        self.net.handled = self.truth.handled
+        self.net.handled, self.truth.heard = self.truth.handled, self.net.heard
         self.net.arrived_late = lambda what: self.truth.outage(0.0, what)
         network.Connection.network = self.net
         spark.Life.of_process.clear()
-        if request := chance.pick("the one request", "", network.REQUESTS, 0.4):
-            number = round(chance.number("number of the request", 0, 0, 15))
-            fault = chance.pick("its fault", network.LOST_ANSWER, network.FAULTS, 0.9)
-            self.net.only = request, number, fault
-        elif chance.flag("faults in rebalances", 0.3):
-            self.net.in_rebalances = 0.2
-            self.net.rebalancing = lambda: self.truth.rebalancing(GROUP)
-        calm = self.net.only or self.net.in_rebalances
-        self.trouble = 0.0 if calm else chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), 0.9)
+        aimed = chance.flag("strikes", 0.9)
+        self.calm_until = 0.0
+        asked = [each for each in aims.THEMES[self.theme] if each not in OTHERS_REQUESTS[protocol]]
+        holds = self._if((aims.MOVES,), 0.8, 0.3)
+        choices: list[tuple[str, str, Sequence[str], float]] = [
+            ("a request", "OffsetCommit", asked, 1.0),
+            ("another request", asked[0], asked[1:], 0.4),
+            ("a call", aims.CALLS[0], aims.CALLS[1:], 0.35),
+            ("a function", aims.FUNCTIONS[0], aims.FUNCTIONS[1:], holds),
+            ("another function", aims.FUNCTIONS[0], aims.FUNCTIONS[1:], holds / 2),
+        ]
+        rates: dict[str, float] = {}
+        for kind, first, others, likely in choices if aimed else ():
+            if chance.flag(f"strikes at {kind}", likely):
+                place = chance.pick(kind, first, others, 0.6 if first == "OffsetCommit" else 0.99)
+                rates[place] = chance.pick(f"rate at {kind}", 0.3, (0.05, 1.0), 0.6)
+        for place, rate in rates.items():
+            run.places[place] = lambda place=place, rate=rate: self._pass(place, rate)  # type: ignore[misc]
+        self.hesitation = chance.pick("hesitation", 0.0, (0.01, 0.04), self._if((aims.MOVES, aims.COMMITS), 0.5, 0.2))
+        for place in (*aims.FUNCTIONS, *aims.THEMES[""]) if self.hesitation else ():
+            run.places.setdefault(place, lambda place=place: self._hesitate(place))  # type: ignore[misc]
+        self.trouble = 0.0 if aimed else chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), 0.9)
+        self.target: Query | None = None
+        self.healed = False
+        self.one_event = Lock()
         self.queries: list[Query] = []
         self.empty: TopicPartition | None = None
         self.without_records = ""
@@ -96,8 +114,12 @@ class Scenario:
         self.often = chance.pick("events", 0.3, (0.15, 0.6, 0.9), 0.7)
         self.rewound_at = -MAX_SKEW
         self.duration = chance.number("duration", 10.0, 5.0, 22.0)
-        self.runs = chance.pick("AvailableNow runs", 0.25, (0.0, 0.7), 0.5)
+        self.runs = chance.pick("AvailableNow runs", 0.2, (0.0, 0.8), self._if((aims.RUNS,), 1.0, 0.3))
+        self.runs = 0.8 if self.theme == aims.RUNS else self.runs
         self.slowness = 1.0
+
+    def _if(self, themes: tuple[str, ...], then: float, otherwise: float) -> float:
+        return then if self.theme in themes else otherwise
 
     def conduct(self) -> None:
         """The whole run."""
@@ -105,9 +127,12 @@ class Scenario:
         self.net.fault_probability = self.trouble
         self.run.after(1.0, self._look, awaited=False)
         while self.run.now < self.duration:
-            self._event()
+            with self.one_event:
+                self._event()
             substitution.sleep(self.slowness * self.chance.number("pause", 0.6, 0.05, 1.5))
-        self._heal()
+        with self.one_event:
+            self.healed = True
+            self._heal()
         self._until_finished()
         self._check_members()
         self._stop_all()
@@ -119,19 +144,22 @@ class Scenario:
 
     def _create(self) -> None:
         chance = self.chance
-        topics = chance.pick("topics", ["t"], (["t", "u"],), 0.25)
+        topics = chance.pick("topics", ["t"], (["t", "u"],), self._if((aims.TOPICS,), 0.7, 0.15))
         for topic in topics:
             self.kafka.create_topic(topic, chance.pick("partitions", 2, (1, 3, 4), 0.7))
             if chance.flag("an empty partition", 0.2):
                 self.empty = TopicPartition(topic, len(self.kafka.logs[topic]) - 1)
             self._produce(topic)
-        if "u" in topics and chance.flag("an empty topic", 0.4):
+        if "u" in topics and chance.flag("an empty topic", 0.5):
             self.without_records = "u"
             for log in self.kafka.logs["u"].values():
                 log.end = 0
-        count = chance.pick("queries", 1, (2, 2, 3), 0.85)
-        manual = chance.flag("assign", 0.1)
-        rebalance = chance.pick("rebalance timeout", 20.0, (12.0, 40.0, 150.0, 150.0), 0.7)
+        count = chance.pick("queries", 1, (2, 2, 3), self._if((aims.MOVES,), 0.7, 0.85))
+        manual = chance.flag("assign", self._if((aims.COORDINATORS,), 0.25, 0.05))
+        timeouts = (12.0,) if self.theme == aims.RUNS else (12.0, 150.0, 150.0)
+        rebalance = chance.pick("rebalance timeout", 20.0, timeouts, 0.8)
+        trigger = chance.pick("trigger", 1.0, (20.0, 60.0, 0.5), self._if((aims.COMMITS,), 0.8, 0.2))
+        retry = chance.pick("retry interval", "1000", ("5000",), 0.5)
         start = chance.pick("startingOffsets", "earliest", ("latest",), 0.4)
         assignor = chance.pick("assignor", "cooperative-sticky", ("range",), 0.4)
         isolation = chance.pick("isolation", "read_uncommitted", ("read_committed",), 0.4)
@@ -145,6 +173,7 @@ class Scenario:
                 "kafka.metadata.max.age.ms": "10000",
                 "kafka.request.timeout.ms": "3000",
                 "offsetCommit.timeoutMs": "3000",
+                "offsetCommit.retryIntervalMs": retry,
             }
             if manual:
                 mine = {topic: [each for each in self.kafka.logs[topic] if each % count == number] for topic in topics}
@@ -160,23 +189,31 @@ class Scenario:
                     options["kafka.session.timeout.ms"] = str(round(self.session * 1000))
                     options["kafka.heartbeat.interval.ms"] = str(round(self.heartbeat * 1000))
                     options["kafka.partition.assignment.strategy"] = assignor
-                if chance.flag("static", 0.2):
+                if chance.flag("static", self._if((aims.COMMITS, aims.COORDINATORS), 0.3, 0.15)):
                     options["kafka.group.instance.id"] = f"i{number}"
-            if limit := chance.pick("maxOffsetsPerTrigger", "", ("7", "20"), 0.4):
+            if limit := chance.pick("maxOffsetsPerTrigger", "", ("2", "7", "20"), 0.3):
                 options["maxOffsetsPerTrigger"] = limit
+            if chance.flag("onCommitFailure", self._if((aims.COMMITS,), 0.3, 0.05)):
+                options |= {"onCommitFailure": "fail", "offsetCommit.numRetries": "1"}
+            if chance.flag("resetOffsetsOnStart", self._if((aims.MOVES, aims.RUNS), 0.2, 0.05)):
+                options["resetOffsetsOnStart"] = "true"
             query = Query(
                 self.run,
                 self.truth,
                 f"Q{number + 1}",
                 options,
-                reports=chance.flag("reports", 0.7),
+                reports=chance.flag("reports", 0.75),
                 spark_4_1=chance.flag("Spark 4.1", 0.15),
             )
+            query.wraps = query.spark_4_1 and chance.flag("Spark's wrapper", 0.3)
             query.skew = chance.number("clock behind", 0.0, 0.0, MAX_SKEW, 0.3)
-            query.trigger = chance.pick("trigger", 1.0, (0.5, 3.0, 20.0), 0.5)
-            query.max_batch_seconds = chance.pick("batch", 0.5, (3.0, 15.0, 40.0), 0.4)
+            query.alone = count == 1
+            query.trigger = chance.pick("own trigger", trigger, (1.0,), 0.3)
+            query.slowest_trigger = query.trigger
+            long = self._if((aims.RUNS, aims.COMMITS, aims.MOVES), 0.6, 0.3)
+            query.max_batch_seconds = chance.pick("batch", 0.5, (3.0, 15.0, 40.0, 100.0), long)
             self.queries.append(query)
-        if any(query.max_batch_seconds > 10 for query in self.queries):
+        if any(max(query.max_batch_seconds, query.trigger) > 10 for query in self.queries):
             self.slowness = 4.0  # so that events surround several batches
             self.duration *= self.slowness
             for query in self.queries:
@@ -188,32 +225,42 @@ class Scenario:
     # Events
 
     def _event(self) -> None:
-        events: tuple[Callable[[], None], ...] = (
-            self._start,
-            self._start,
-            self._crash,
-            self._stop,
-            self._lose_checkpoint,
-            self._rewind,
-            self._retention,
-            self._elect,
-            self._leaderless,
-            self._partitions_added,
-            self._pause,
-            self._transaction,
-        )
-        broken = (self._broker_stops, self._broker_hangs, self._cut, self._coordinator_moves, self._stale_metadata)
-        rare = (self._recreate, self._delete_group, self._unclean, self._topic_is_gone)
         self._produce(self.chance.pick("topic", "t", ("u",) if "u" in self.kafka.logs else (), 0.5))
-        events += rare + broken
+        events = self._events
         self.weights = self.weights or self.chance.weights(len(events))
-        if not self.trouble:
-            self.weights[-len(broken) :] = [0.0] * len(broken)
         happens = self.chance.pick("event", None, events, self.often, self.weights)
         if happens is not None:
             happens()
 
+    @property
+    def _lives(self) -> tuple[Callable[[], None], ...]:
+        return self._start, self._start, self._crash, self._stop, self._stop_another
+
+    @property
+    def _events(self) -> tuple[Callable[[], None], ...]:
+        """What may happen in a run of this theme."""
+        outages = self._broker_stops, self._broker_hangs, self._cut, self._coordinator_moves, self._stale_metadata
+        by_theme: dict[str, tuple[Callable[[], None], ...]] = {
+            aims.TOPICS: (
+                self._recreate,
+                self._recreate,
+                self._topic_is_gone,
+                self._partitions_added,
+                self._leaderless,
+            ),
+            aims.RUNS: (self._leaderless, self._unclean, self._transaction, self._retention, self._partitions_added),
+            aims.MOVES: (*3 * (self._rewind_running,), self._rewind, self._lose_checkpoint, self._remove),
+            aims.COMMITS: (self._remove, self._remove, self._stop),
+            aims.LOGS: (self._elect, self._elect, self._unclean, self._unclean, self._leaderless, self._rewind),
+            aims.COORDINATORS: (self._coordinator_moves, self._coordinator_moves, *outages, self._pause, self._remove),
+        }
+        every = {each.__name__: each for events in by_theme.values() for each in events}
+        every |= {"_delete_group": self._delete_group}
+        return self._lives + by_theme.get(self.theme, tuple(every.values()))
+
     def _query(self, alive: bool) -> Query | None:
+        if self.target is not None and self.target.alive is alive:
+            return self.target
         found = [each for each in self.queries if each.alive is alive]
         return self.chance.pick("which query", found[0], found[1:], 0.5) if found else None
 
@@ -230,17 +277,111 @@ class Scenario:
             if self.empty != (topic, number) and topic != self.without_records:
                 log.append_count(round(self.chance.number("records", 5, 0, 15, 0.5)))
 
+    def _pass(self, place: str, rate: float) -> str:
+        """A thread passes a place: returns what its request suffers."""
+        process, run, chance = self.run.process, self.run, self.chance
+        if self.healed or run.now < self.calm_until:
+            return ""
+        if place in aims.REQUESTS and self.truth.rebalancing(GROUP):
+            rate = max(rate, 0.5)
+        if not chance.flag(f"strike at {place}", rate):
+            return ""
+        self.calm_until = run.now + aims.APART
+        self.story.told(f"STRIKE: {process.name}: {place}")
+        life, fault = spark.Life.of_process.get(process.name), ""
+        if place in aims.REQUESTS:
+            fault = chance.pick("its fault", network.REFUSED, (*network.FAULTS, network.LATE_REQUEST), 0.7)
+        event = chance.pick("event at a strike", None, self._events, 0.6 if fault else 0.9)
+        if event is not None:
+            happens = Thread(target=self._happen, args=(event, life and life.query), process=run.outside)
+            if fault == network.LATE_REQUEST:
+                run.places[network.LATE_ARRIVES] = lambda: self._at_arrival(happens)
+            else:
+                happens.start()
+        hold = chance.pick("hold", 0.0, aims.HOLDS, 0.8 if place in aims.FUNCTIONS else 0.15)
+        if hold and life is not None and run.current is not None:
+            process.held_at, process.held_until = place, run.now + hold
+            self.truth.held(process, hold)
+            run.block(process.held_until)
+        return fault
+
+    def _at_arrival(self, happens: Thread) -> str:
+        del self.run.places[network.LATE_ARRIVES]
+        happens.start()
+        return ""
+
+    def _hesitate(self, place: str) -> str:
+        """A thread goes on some time later, as on a busy machine."""
+        thread = self.run.current
+        if thread is None or thread.process.name not in spark.Life.of_process or self.healed:
+            return ""
+        if self.chance.flag("a thread hesitates", self.hesitation):
+            seconds = self.chance.number("hesitates", 0.3, 0.02, 1.0)
+            thread.process.held_at, thread.process.held_until = place, self.run.now + seconds
+            self.run.block(self.run.now + seconds)
+        return ""
+
+    def _happen(self, event: Callable[[], None], query: Query | None) -> None:
+        with self.one_event:
+            self.target = query
+            if not self.healed:
+                event()
+            self.target = None
+
     def _start(self) -> None:
         if query := self._query(alive=False):
             self._begin(query)
 
     def _begin(self, query: Query) -> None:
-        query.start(available_now=not query.spark_4_1 and self.chance.flag("AvailableNow", self.runs))
+        if not query.alive:
+            query.start(available_now=not query.spark_4_1 and self.chance.flag("AvailableNow", self.runs))
 
     def _crash(self) -> None:
         if query := self._query(alive=True):
-            self.story.told(f"{query.name} is killed")
-            query.crash()
+            self._kill(query)
+
+    def _kill(self, query: Query) -> None:
+        self.story.told(f"{query.name} is killed")
+        query.crash()
+        if self.chance.flag("restarts soon", 0.6):
+            if self.chance.flag("meanwhile", 0.5):
+                others = self._events[len(self._lives) :]
+                self.chance.pick("what happens meanwhile", others[0], others[1:], 0.9)()
+            self.run.after(self.chance.number("down", 0.2, 0.05, 3.0), lambda: self._begin(query))
+
+    def _others(self) -> list[Query]:
+        return [each for each in self.queries if each.alive and each is not self.target]
+
+    def _crash_another(self) -> None:
+        for query in self._others()[:1]:
+            self._kill(query)
+
+    def _stop_another(self) -> None:
+        for query in self._others()[:1]:
+            self.story.told(f"{query.name} is to stop")
+            self._end(query)
+
+    def _remove(self) -> None:
+        if query := self._query(alive=True):
+            self._expel(query)
+
+    def _expel(self, query: Query) -> None:
+        """An operator removes its member from the group."""
+        self.story.told(f"{query.name} is removed from the group")
+        self.truth.expelled(query)
+        for member in [each for each in self.kafka.group(GROUP).members.values() if query.client in each.client_id]:
+            self.kafka.expire(GROUP, member.id)
+
+    def _rewind_running(self) -> None:
+        """An operator removes all members, and moves the group before they join again."""
+        if not any("assign" in query.options for query in self.queries):
+            if self.run.now - self.rewound_at < MAX_SKEW:
+                substitution.sleep(MAX_SKEW)
+            for query in self.queries:
+                if query.alive:
+                    self._expel(query)
+            self._expire()
+            self._move_group()
 
     def _stop(self) -> None:
         if query := self._query(alive=True):
@@ -268,21 +409,25 @@ class Scenario:
                     self._end(query)
         substitution.sleep(0.5)
         self._expire()
+        if self.run.now - self.rewound_at < MAX_SKEW:
+            substitution.sleep(MAX_SKEW)
+        self._move_group()
+        order = sorted(self.queries, key=lambda _: self.chance.number("order", 0.0, 0.0, 1.0))
+        for query in order:
+            if not query.alive:
+                query.start()
+            substitution.sleep(self.chance.number("between starts", 0.1, 0.1, 4.0))
+
+    def _move_group(self) -> None:
         tp = self._partition()
         log = self.kafka.logs[tp.topic][tp.partition]
         offset = round(self.chance.number("rewind to", log.start, log.start, log.end))
         logged = [borders for query in self.queries for borders in query.borders(tp, str(self.kafka.ids[tp.topic]))]
         offset = self.chance.pick("rewind to a border", offset, [each for each in logged if log.start <= each], 0.5)
-        if self.run.now - self.rewound_at < MAX_SKEW:
-            substitution.sleep(MAX_SKEW)
         self.rewound_at = self.run.now
         self.story.told(f"an operator sets {tp} to {offset}")
         self.kafka.commit(GROUP, {tuple(tp): offset})  # type: ignore[dict-item]
         self.truth.moved(GROUP, *tp, offset)
-        order = sorted(self.queries, key=lambda _: self.chance.number("order", 0.0, 0.0, 1.0))
-        for query in order:
-            query.start()
-            substitution.sleep(self.chance.number("between starts", 0.1, 0.1, 4.0))
 
     def _expire(self) -> None:
         """The sessions of killed members end."""
@@ -308,6 +453,7 @@ class Scenario:
     def _elect(self) -> None:
         tp = self._partition()
         leader = self._broker().node
+        self._learned_late()
         self.story.told(f"broker {leader} is elected for {tp}")
         self.kafka.elect(*tp, leader=leader)
 
@@ -328,20 +474,26 @@ class Scenario:
         log = self.kafka.logs[tp.topic][tp.partition]
         end = round(self.chance.number("unclean end", log.end, log.start, log.end))
         self.story.told(f"an unclean election for {tp} keeps the records before {end}")
+        before = log.end
         self.kafka.elect(*tp, end=end)
         self.truth.data_may_be_lost = True
-        self.truth.cut_short(*tp, end)
+        self.truth.cut_short(*tp, end, before)
 
     def _recreate(self) -> None:
         topic = self._partition().topic
         count = len(self.kafka.logs[topic])
         self.story.told(f"topic {topic} is deleted and recreated")
         self.truth.data_may_be_lost = True
+        before = self.chance.flag("late learns of the deletion, too", 0.5)
+        if before:
+            self._learned_late()
         self.kafka.delete_topic(topic)
         substitution.sleep(self.chance.number("before the recreation", 0.01, 0.01, 2.0, 0.5))
+        if not before:
+            self._learned_late()
         self.kafka.create_topic(topic, count)
         for log in self.kafka.logs[topic].values():
-            if self.chance.flag("without a leader at first", 0.2):
+            if self.chance.flag("without a leader at first", 0.4):
                 self._without_leader(log, self.chance.number("until the first leader", 0.3, 0.1, 3.0))
         self.truth.recreated(topic)
         self._produce(topic)
@@ -357,6 +509,7 @@ class Scenario:
 
     def _comes_back(self, topic: str, partitions: int) -> None:
         self.story.told(f"topic {topic} is back")
+        self._learned_late()
         self.kafka.create_topic(topic, partitions)
         self.truth.recreated(topic)
 
@@ -364,6 +517,7 @@ class Scenario:
         topic = self._partition().topic
         if len(self.kafka.logs[topic]) < 6:
             self.story.told(f"{topic} gets another partition")
+            self._learned_late()
             self.kafka.create_topic(topic, len(self.kafka.logs[topic]) + 1)
             self.truth.added(topic)
 
@@ -374,7 +528,7 @@ class Scenario:
         if log.stable is None:
             self.story.told(f"a transaction begins in {tp}")
             self.kafka.begin(*tp)
-            seconds = self.chance.number("transaction", 2.0, 0.2, 15.0)
+            seconds = self.chance.number("transaction", 2.0, 0.2, 30.0)
             self.run.after(seconds, lambda: self._end_transaction(log))
 
     def _end_transaction(self, log: FakeLog) -> None:
@@ -392,12 +546,34 @@ class Scenario:
         broker, seconds = self._broker(), self.chance.number("outage", 2.0, 0.5, 12.0)
         self.truth.outage(seconds, f"broker {broker.node} is down for {seconds:.1f} s")
         broker.stop()
+        self._taken_over(broker)
         self.run.after(seconds, broker.start)
 
     def _broker_hangs(self) -> None:
         broker, seconds = self._broker(), self.chance.number("outage", 2.0, 0.5, 12.0)
+        taken_over = self._taken_over(broker)
+        seconds = 200.0 if taken_over and self.chance.flag("for long", 0.3) else seconds
         self.truth.outage(seconds, f"broker {broker.node} hangs for {seconds:.1f} s")
         broker.hung_until = self.run.now + seconds
+
+    def _taken_over(self, broker: Any) -> bool:
+        """Whether other brokers take over what this one leads."""
+        others = [each for each in self.kafka.brokers if each != broker.node]
+        if not others or not self.chance.flag("others take over", 0.5):
+            return False
+        seconds = self.chance.number("until others take over", 1.0, 0.3, 6.0)
+        Thread(target=self._take_over, args=(broker.node, others[0], seconds), process=self.run.outside).start()
+        return True
+
+    def _take_over(self, broker: int, successor: int, seconds: float) -> None:
+        substitution.sleep(seconds)
+        self.story.told(f"broker {successor} takes over what {broker} led")
+        for topic, logs in self.kafka.logs.items():
+            for number, log in logs.items():
+                if log.leader == broker:
+                    self.kafka.elect(topic, number, leader=successor)
+        if self.kafka.coordinator == broker:
+            self.kafka.move_coordinator(successor)
 
     def _cut(self) -> None:
         if query := self._query(alive=True):
@@ -439,6 +615,15 @@ class Scenario:
         self.net.former[former] = self.run.now + seconds, old_offsets
         self.run.after(seconds, lambda: self.kafka.former_coordinators.discard(former))
 
+    def _learned_late(self) -> None:
+        """What happens next, one broker learns late, perhaps while another one does not answer."""
+        if len(self.kafka.brokers) > 1 and self.chance.flag(
+            "a broker learns it late", self._if((aims.TOPICS,), 0.6, 0.1)
+        ):
+            self._stale_metadata()
+            if self.chance.flag("and another one hangs", 0.3):
+                self._broker_hangs()
+
     def _stale_metadata(self) -> None:
         broker, seconds = self._broker(), self.chance.number("stale", 2.0, 0.5, 12.0)
         if broker.node not in self.kafka._frozen:
@@ -451,22 +636,19 @@ class Scenario:
     def _heal(self) -> None:
         self.story.told("everything heals")
         self.net.heal()
-        if len(self.kafka.brokers) > 1 and self.chance.flag("a broker is gone for good", 0.15):
+        if len(self.kafka.brokers) > 1 and self.chance.flag("a broker is gone for good", 0.25):
             self._lose_broker()
         for query in self.queries:
-            query.max_batch_seconds, query.trigger = 0.1, 1.0
+            query.max_batch_seconds = 0.1
         self._restart_all()
 
     def _lose_broker(self) -> None:
         gone, *others = sorted(self.kafka.brokers, key=lambda _: self.chance.number("which is gone", 0.0, 0.0, 1.0))
         self.story.told(f"but broker {gone} is gone for good")
         self.kafka.brokers.pop(gone).stop()  # metadata names it no more
-        for topic, logs in self.kafka.logs.items():
-            for number, log in logs.items():
-                if log.leader in (None, gone):
-                    self.kafka.elect(topic, number, leader=others[0])
-        if self.kafka.coordinator == gone:
-            self.kafka.move_coordinator(others[0])
+        for log in (log for logs in self.kafka.logs.values() for log in logs.values()):
+            log.leader = log.leader or gone
+        self._take_over(gone, others[0], 0.0)
 
     def _until_finished(self) -> None:
         limit = self.run.now + HEALED_WITHIN
@@ -477,8 +659,9 @@ class Scenario:
                 raise Broken(f"I12: {HEALED_WITHIN:.0f} s after everything healed, {unfinished}")
             finished = 0 if unfinished or self.run.settled_at > self.run.now + network.MAX_LATENCY else finished + 1
             self._restart_all()
-            for query in () if unfinished else self.queries:
-                query.trigger = 2.0
+            for query in self.queries:
+                quick = 0.1 if query.options.get("maxOffsetsPerTrigger") == "2" else 1.0
+                query.trigger = quick if unfinished else 2.0
             substitution.sleep(1.0)
 
     def _restart_all(self) -> None:
@@ -491,6 +674,8 @@ class Scenario:
         for query in self.queries:
             if not query.alive:
                 return f"{query.name} does not run"
+            if query.life is not None and query.life.available_now:
+                return f"the run of {query.name} has not ended"
         return self.truth.unfinished(GROUP, self.queries)
 
     def _check_members(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 import heapq
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,8 @@ class Process:
         self.ended = False
         """Whether it ended by itself, or was killed."""
         self.paused_until = 0.0
+        self.held_at, self.held_until = "", 0.0
+        """Where one of its threads did not go on, and until when."""
         self.skew = 0.0
         """Seconds by which its host's clock is behind."""
         self.threads: list[Thread] = []
@@ -50,6 +53,8 @@ class Scheduler:
         self.looks = 0
         self.settled_at = 0.0
         self.outside = Process("outside")
+        self.places: dict[str, Callable[[], str]] = {}
+        """What happens where the name of a place is passed: a function that takes a lock, and others."""
         self._switch_probability = switch_probability
         self._ready: list[Thread] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -98,6 +103,15 @@ class Scheduler:
     def after(self, seconds: float, callback: Callable[[], None], *, awaited: bool = True) -> None:
         """Calls ``callback`` after so many seconds."""
         self.at(self.now + seconds, callback, awaited=awaited)
+
+    def passing(self, place: str) -> str:
+        """The running thread passes a place, where something may happen first: returns the fault of a request."""
+        return self.places[place]() if place in self.places else ""
+
+    def interrupt(self, thread: Thread) -> None:
+        """Raises :class:`SystemExit` in a thread where it waits now or next, as a signal does."""
+        thread.interrupted = True
+        self.wake(thread)
 
     @property
     def process(self) -> Process:
@@ -164,6 +178,9 @@ class Scheduler:
             me.baton.acquire()
         if self.over or me.process.dead:
             raise Unwound
+        if me.interrupted:
+            me.interrupted = False
+            raise SystemExit
 
     def _hand_to(self, following: Thread | None) -> None:
         if following is None:
@@ -252,6 +269,7 @@ class Thread:
         self.ident = 0
         self.parked = False
         self.woken = False
+        self.interrupted = False
         self.waits = 0
         self.alive = False
         self.joining: list[Thread] = []
@@ -309,6 +327,7 @@ class Lock:
         assert run is not None
         if run.over:
             raise Unwound
+        run.passing(sys._getframe(1).f_code.co_name)
         if run._ready:
             run.point()
         if self._owner is not None and not self._wait(run, blocking, timeout):
@@ -325,10 +344,17 @@ class Lock:
         until = run.deadline(None if timeout < 0 else timeout)
         while self._owner is not None:
             self._waiting.append(me)
-            if not run.block(until):
+            try:
+                if run.block(until):
+                    continue
+            except SystemExit:
+                if me not in self._waiting and self._waiting:
+                    run.wake(self._waiting.popleft())  # in the place of this thread
+                raise
+            finally:
                 if me in self._waiting:
                     self._waiting.remove(me)
-                return False
+            return False
         return True
 
     def release(self, *_: object) -> None:
@@ -350,6 +376,7 @@ class RLock(Lock):
     """In the place of ``threading.RLock``."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        scheduler().passing(sys._getframe(1).f_code.co_name)
         if self._owner is not None and self._owner is (scheduler().current or True):
             self._depth += 1
             return True
@@ -375,6 +402,7 @@ class Condition:
         self._waiting: list[Thread] = []
 
     def __enter__(self) -> bool:
+        scheduler().passing(sys._getframe(1).f_code.co_name)
         return self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
@@ -390,12 +418,13 @@ class Condition:
         depth = self._lock._depth
         if self._lock._waiting:
             run.wake(self._lock._waiting.popleft())
-        woken = run.block(until)
-        if me in self._waiting:
-            self._waiting.remove(me)
-        self._lock.acquire()
-        self._lock._depth = depth
-        return woken
+        try:
+            return run.block(until)
+        finally:
+            if me in self._waiting:
+                self._waiting.remove(me)
+            self._lock.acquire()
+            self._lock._depth = depth
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         run = scheduler()

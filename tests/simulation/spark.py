@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
 
-from spark_group_source.errors import DataLoss, RetriableError, TopicError
+from spark_group_source.errors import CommitFailed, DataLoss, OptionError, RetriableError, TopicError
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application, TaskPartition
+from tests.simulation.aims import COMPLETES, HAS_PLANNED, PLANS, READS, REPORTS, STARTS, STOPS
 from tests.simulation.scheduler import Event, Process, Scheduler, Thread
 from tests.simulation.truth import Truth
 
@@ -58,6 +59,7 @@ class Notifications:
         self.reported: list[bytes] = []
         self._news = Event()
         self._idle = Event()
+        self._idle.set()
         self._closed = False
         Life.of_process[path].notifications = self
         Thread(target=self._deliver, name="completed-batches").start()
@@ -76,8 +78,7 @@ class Notifications:
             self._idle.set()
 
     def drain(self) -> None:
-        if self.reported:
-            self._idle.wait(2.0)
+        self._idle.wait(2.0)
 
     def close(self) -> None:
         self._closed = True
@@ -96,11 +97,15 @@ class Query:
         self.options = options
         self.reports = reports
         self.spark_4_1 = spark_4_1
-        self.revocation_timeout = parsed(tuple(options.items())).group.revocation_timeout
-        self.trigger = 1.0
+        settings = parsed(tuple(options.items())).group
+        self.revocation_timeout, self.rebalance_timeout = settings.revocation_timeout, settings.rebalance_timeout
+        self.trigger = self.slowest_trigger = 1.0
         self.skew = 0.0
         self.killed_at = -1e9
         self.max_batch_seconds = 0.5
+        self.alone = False
+        self.wraps = False
+        """Whether Spark 4.1 wraps the source for AvailableNow. Its operator changes that when the source refuses it."""
         self.checkpoint = Checkpoint()
         self.life: Life | None = None
         self.lives = 0
@@ -115,6 +120,8 @@ class Query:
         """Starts the query with its checkpoint."""
         assert self.life is None
         self.lives += 1
+        if self.alone:  # an owner that has seen all lineages exceeds them, whatever its clock
+            self.skew = self.run.chance.number(f"clock of {self.name} behind", self.skew, 0.0, 30.0, 0.3)
         self.life = Life(self, available_now)
         return self.life
 
@@ -163,18 +170,22 @@ class Life:
         """Whether it has its starting offsets: then it joins."""
         self.of_process[self.process.name] = self
         query.truth.started(query, available_now)
-        Thread(target=self._run, name=self.process.name, process=self.process).start()
+        self.thread = Thread(target=self._run, name=self.process.name, process=self.process)
+        self.thread.start()
 
     def stop(self) -> None:
-        """Asks the query to stop; ``ended`` is set when it has."""
+        """Asks the query to stop, also in a call; ``ended`` is set when it has."""
         self.stopping.set()
+        if self.query.run.chance.flag(f"{self.query.name} is interrupted", 0.5):
+            self.query.run.interrupt(self.thread)
 
     def _run(self) -> None:
         query = self.query
+        query.run.passing(STARTS)
         self.reader = GroupStreamReader(
             parsed(tuple(query.options.items())),
             SCHEMA,
-            Application("sim", self.process.name),
+            Application("sim", self.process.name, wraps_available_now=query.wraps),
             self.process.name if query.reports else "",
         )
         ended = False
@@ -187,7 +198,18 @@ class Life:
             if self.replaying:
                 raise
             query.truth.gave_up(query, error, self.process.name)
+        except CommitFailed:
+            query.truth.commits_failed(query)
+        except OptionError:
+            assert query.wraps
+            query.wraps = False
+        except SystemExit:
+            pass
+        self.thread.interrupted = False  # Spark's further signals are ignored
+        query.run.passing(STOPS)
+        began, told = query.run.now, query.truth.open[query.name].told
         self._call("stop", self.reader.stop)
+        query.truth.left(query, began, told)
         if ended:
             query.truth.run_ended(query)
         query.truth.died(query)
@@ -204,6 +226,9 @@ class Life:
 
     def _batches(self) -> None:
         query, checkpoint = self.query, self.query.checkpoint
+        if query.wraps:  # as if a batch had been read between the two
+            self._latest({})
+            self._latest({})
         if self.available_now:
             self.reader.prepareForTriggerAvailableNow()
         if len(checkpoint.offsets) > checkpoint.completed:
@@ -217,10 +242,12 @@ class Life:
             start = checkpoint.end(last) or self._initial()
             self.ready = True
             query.truth.told_of_completion(query)
-            if query.spark_4_1:
-                end = self._call("latestOffset", self.reader.latestOffset)
-            else:
-                end = self._call("latestOffset", self.reader.latestOffset, start, self.reader.getDefaultReadLimit())
+            query.run.passing(PLANS)
+            end = self._latest(start)
+            query.truth.took_target(query)
+            if not query.spark_4_1 and query.run.chance.flag(f"{query.name} asks again", 0.02):
+                end = self._latest(start)
+            query.run.passing(HAS_PLANNED)
             text = json.dumps(end)
             if last >= 0 and text == checkpoint.offsets[last]:
                 if self.available_now:
@@ -233,6 +260,11 @@ class Life:
                 self._call("commit", self.reader.commit, start)
             self._run_batch(last + 1, replayed=False)
             self._wait(0.0 if self.available_now else query.trigger)
+
+    def _latest(self, start: Offset) -> Any:
+        if self.query.spark_4_1:
+            return self._call("latestOffset", self.reader.latestOffset)
+        return self._call("latestOffset", self.reader.latestOffset, start, self.reader.getDefaultReadLimit())
 
     def _initial(self) -> Offset:
         initial: Offset = json.loads(json.dumps(self._call("initialOffset", self.reader.initialOffset)))
@@ -253,11 +285,13 @@ class Life:
             ranges += task.task.ranges
         query.truth.planned(query, batch, checkpoint.offsets[batch], ranges, replayed=replayed)
         if ranges:
+            query.run.passing(READS)
             seconds = query.run.chance.number(f"batch of {query.name}", 0.1, 0.1, query.max_batch_seconds, 0.5)
             if self.stopping.wait(seconds):
                 return  # Spark interrupts the batch
             if not query.truth.read(query, ranges):
                 raise DataLoss("The simulated task found that records are lost.", "")
+        query.run.passing(COMPLETES)
         checkpoint.completed = batch + 1
         query.truth.completed(query, batch, ranges)
         self._report(end)
@@ -267,11 +301,13 @@ class Life:
         from spark_group_source.spark.notification_client import digest
 
         query = self.query
+        query.run.passing(REPORTS)
         if self.notifications is None or query.run.chance.flag(f"report of {query.name} is lost", 0.1):
             return
         late = query.run.chance.number(f"report of {query.name}", 0.01, 0.01, 3.0, 0.2)
         name, notifications = digest(end), self.notifications
-        query.run.after(late, lambda: query.truth.told_of_completion(query))
+        batch = query.truth.open[query.name]
+        query.run.after(late, lambda: query.truth.told_of_completion(query, batch))
         for _ in range(query.run.chance.pick(f"reports of {query.name}", 1, (2,), 0.05)):
             query.run.after(late, lambda: notifications.report(name))
 

@@ -156,6 +156,7 @@ def substituted(*tests: str) -> Iterator[None]:
     put(modules["tests.fake.kafka"], "FakeBroker", network.Broker)
     stream = modules["spark_group_source.spark.stream"]
     put(stream, "NotificationClient", modules["tests.simulation.spark"].Notifications)
+    put(stream, "ReadLimit", None)
     put(stream, "ReadAllAvailable", ReadAllAvailable)
     put(stream, "ReadMaxRows", ReadMaxRows)
     put(DataContainer, "__init__", set_fields)

@@ -9,6 +9,7 @@ query died or was expelled, or somebody moved the partition back.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -17,21 +18,29 @@ from uuid import UUID
 
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
-from spark_group_source.offsets import BatchOffset, OffsetRange
+from spark_group_source.errors import TopicError
+from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange
 from tests.fake import FakeKafka
 from tests.fake.classic_group import COMPLETING, PREPARING
 from tests.fake.consumer_group import FakeConsumerMember
+from tests.fake.log import FakeLog
 from tests.simulation.network import KEEPALIVE
 from tests.simulation.scheduler import Process, Scheduler
 
 if TYPE_CHECKING:
     from tests.simulation.spark import Query
 
+AFTER_PLAN = {"pinned_starts", "planned", "has planned", "partitions", "commit", "complete", "in_flight"}
+"""Places between the last check of a plan and its batch."""
+
 WINDOW = 15.0
 """Seconds in which one fault excuses nothing, and two may: by then a retry has succeeded, or the session has ended."""
 
 CALL_LIMITS = {"initialOffset": 45.0, "latestOffset": 105.0, "partitions": 1.0, "commit": 15.0, "stop": 20.0}
 """Seconds within which each call of the reader returns, whatever happens."""
+
+CALM_LIMIT = 50.0
+"""The same, if at most single requests suffer: for a run that waits for other members."""
 
 SOON = 12.0
 """Seconds within which a request is retried, also if one suffers: a timeout, a backoff, a heartbeat, a trigger."""
@@ -74,11 +83,14 @@ class Partition:
     owned_since: float = 0.0
     cut_at: float = -1.0
     """When an unclean election last removed records."""
+    end_before_cut: int = LAST
+    decided: dict[str, int] = field(default_factory=dict)
+    """Where each query first wanted to start."""
     without_epoch: bool = False
     """Whether the position is an operator's, who knows no leader epoch: then an unclean election stays unseen."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Open:
     """The batch that a query has in flight, and what it completed without a commit."""
 
@@ -88,6 +100,8 @@ class Open:
     told: bool = True
     """Whether the query knows that it is completed."""
     planned_at: float = 0.0
+    lost: bool = False
+    """Whether the group removed the query's member meanwhile, or before the query could know."""
 
 
 class Truth:
@@ -106,6 +120,8 @@ class Truth:
         """By the ids of topics and partition numbers."""
         self.planned_ranges: dict[tuple[str, str], list[OffsetRange]] = {}
         self.targets: dict[str, dict[tuple[str, int], int]] = {}
+        self.latest_targets: dict[str, dict[tuple[str, int], int]] = {}
+        """The ends when the first call of a run had returned, which took them."""
         self.owners: dict[tuple[str, str, int], str] = {}
         """The members that owned each partition of a group last, whatever became of its topic."""
         self.former_ids: dict[UUID, str] = {}
@@ -120,8 +136,21 @@ class Truth:
         """When a message suffered, and which request it was."""
         self._since: dict[tuple[str, str], float] = {}
         """Since when something is so that must not last, by query."""
+        self.began: dict[str, float] = {}
+        self.resets: dict[str, set[Key]] = {}
+        """Partitions that a query with a new checkpoint may still move to its starting offsets."""
+        self.unaware: set[str] = set()
+        """Queries whose members were removed, and have not joined again since."""
+        self.aware_at: dict[str, float] = {}
+        self.heard: dict[str, float] = {}
+        """When a process last sent the group a sign of life that was answered."""
+        self._starving: dict[Key, tuple[int, int]] = {}
+        """How much of a partition was done, and for how many seconds there was no reason why not more."""
+        self._removals = 0
+        self._clients: dict[str, str] = {}
         self.outage_ends = -QUIET
         self.data_may_be_lost = False
+        self.moved_at = self.expelled_at = -QUIET
         self.recreated_at = -QUIET
         self.queries: dict[str, Query] = {}
         self.client_query: dict[str, Query] = {}
@@ -160,6 +189,7 @@ class Truth:
 
     def moved(self, group: str, topic: str, partition: int, offset: int) -> None:
         """An operator moves the group's position."""
+        self.moved_at = self.run.now
         at = self.at(self.key(group, topic, partition))
         at.before = at.done
         at.done, at.started, at.committed, at.by = set(range(offset)), True, offset, "operator"
@@ -179,15 +209,15 @@ class Truth:
         for at in self._of_all_groups(topic, partition):
             at.done |= set(range(start))
 
-    def cut_short(self, topic: str, partition: int, end: int) -> None:
+    def cut_short(self, topic: str, partition: int, end: int, before: int) -> None:
         """An unclean election has removed the records from ``end`` on; other records may take their offsets."""
         for at in self._of_all_groups(topic, partition):
             at.done = {each for each in at.done if each < end or at.without_epoch}
             at.repeatable |= set(range(end, LAST))
-            at.cut_at = self.run.now
+            at.cut_at, at.end_before_cut = self.run.now, before
         key = _text(self.kafka.ids[topic]), partition
         self.cuts[key] = self.run.now, min(end, self.cuts.get(key, (0.0, end))[1])
-        for ends in (*self.ends_at_birth.values(), *self.targets.values()):
+        for ends in (*self.ends_at_birth.values(), *self.targets.values(), *self.latest_targets.values()):
             if key in ends:
                 ends[key] = min(ends[key], end)
 
@@ -216,20 +246,35 @@ class Truth:
         life = f"{query.name}.{query.lives}"
         self.client_query[life] = query
         ends = {(_text(self.kafka.ids[topic]), number): end for (topic, number), end in self.ends().items()}
+        self.began[query.name] = self.run.now
         if not query.checkpoint.offsets:
             query.pinned = False
+            for at in self.partitions.values():
+                at.decided.pop(query.name, None)
+            if "resetOffsetsOnStart" in query.options:
+                group = query.options["kafka.group.id"]
+                self.resets[query.name] = {self.key(group, *tp) for tp in self.ends() if self.subscribed(query, *tp)}
             self.ends_at_birth[query.name] = dict(ends)
         if available_now:
             self.targets[query.name] = dict(ends)
+            self.latest_targets.pop(query.name, None)
         self.open[query.name] = Open()
+        self.unaware.discard(query.name)
+        self.aware_at.pop(query.name, None)
         self.told(f"{life} starts{' an AvailableNow run' if available_now else ''}")
+
+    def took_target(self, query: Query) -> None:
+        """A run has taken the present ends as its target, or earlier ones."""
+        behind = query.options["kafka.isolation.level"] == "read_uncommitted"
+        ends = {self.key("", *tp)[1:]: end for tp, end in self.ends(open_too=behind).items()}
+        self.latest_targets.setdefault(query.name, ends)
 
     def ever_had_records(self, topic: str) -> bool:
         return any(log.end for log in self.kafka.logs[topic].values())
 
-    def ends(self) -> dict[tuple[str, int], int]:
+    def ends(self, *, open_too: bool = False) -> dict[tuple[str, int], int]:
         return {
-            (topic, number): log.stable if log.stable is not None else log.end
+            (topic, number): log.end if log.stable is None or open_too else log.stable
             for topic, logs in self.kafka.logs.items()
             for number, log in logs.items()
         }
@@ -244,7 +289,10 @@ class Truth:
 
     def returned(self, query: Query, call: str, seconds: float) -> None:
         """I7: every call returns in time."""
-        if seconds > CALL_LIMITS[call] and query.life is not None and not query.life.process.paused_until:
+        calm = self.run.now - seconds - QUIET > max(self.outage_ends, self.recreated_at)
+        limit = min(CALL_LIMITS[call], CALM_LIMIT if calm else math.inf)
+        process = query.life.process if query.life is not None else self.run.outside
+        if seconds > limit and not process.paused_until and process.held_until < self.run.now - seconds:
             raise Broken(f"I7: {query.name}: {call} took {seconds:.0f} s")
 
     def planned(self, query: Query, batch: int, text: str, ranges: list[OffsetRange], *, replayed: bool) -> None:
@@ -253,23 +301,57 @@ class Truth:
         before = self.planned_ranges.setdefault((query.name, text), ranges)
         if sorted(before) != sorted(ranges):
             raise Broken(f"I1: {query.name} replays {_names(ranges)} instead of {_names(before)}")
+        lost = query.name in self.unaware or self._was_held(query, self.aware_at.get(query.name, LAST))
         for read in ranges:
             group = query.options["kafka.group.id"]
             key = group, read.topic_id, read.partition
-            if read.topic_id != _text(self.kafka.ids.get(read.topic, "")):
+            self.at(key).repeatable |= set(range(read.start, read.end)) if lost else set()
+            if lost or read.topic_id != _text(self.kafka.ids.get(read.topic, "")):
                 continue
             if not replayed:
+                self._check_session(query)
+                if read.end > self.kafka.logs[read.topic][read.partition].end and not self._cut_unseen(
+                    self.at(key), read.topic, read.partition, read.epoch
+                ):
+                    raise Broken(f"I6: {query.name} plans {read}, which lies beyond the end of the log")
                 self._check_start(query, key, read)
                 self._check_owner(query, key, read)
                 self._check_repeats(query, key, read)
-        self.open[query.name] = Open(ranges, False, replayed, False, self.run.now)
+        self.open[query.name] = Open(ranges, False, replayed, False, self.run.now, lost)
+
+    def _check_session(self, query: Query) -> None:
+        """I3: without an answer for a whole session, all partitions are lost."""
+        life = query.life
+        if life is None or "assign" in query.options:
+            return
+        ends = self.heard.get(life.process.name, LAST) + self.kafka.session_timeout
+        if self.run.now > ends and not self._was_held(query, ends):
+            raise Broken(f"I3: {query.name} plans a batch {self.run.now - ends:.1f} s after its session's end")
+
+    def _reset(self, query: Query, key: Key, start: int, log: FakeLog) -> None:
+        """I6: a query that resets moves each partition of its first assignment, once."""
+        if key in self.resets.get(query.name, ()):
+            self.resets[query.name].discard(key)
+            at, born = self.at(key), self.ends_at_birth[query.name].get(key[1:], 0)
+            earliest = query.options["startingOffsets"] == "earliest"
+            if start != at.committed and (start <= log.start if earliest else start >= born):
+                at.done, at.started, at.by = set(range(start)), True, ""
+                at.repeatable |= set(range(start, LAST))
+
+    def _was_held(self, query: Query, since: float) -> bool:
+        """Whether a query stood still after this time between its plan and its batch."""
+        process = query.life.process if query.life else self.run.outside
+        held_until = process.held_until if process.held_at in AFTER_PLAN else 0.0
+        return max(held_until, process.paused_until) > since
 
     def _check_start(self, query: Query, key: Key, read: OffsetRange) -> None:
         at, topic, start = self.at(key), read.topic, read.start
+        self._reset(query, key, start, self.kafka.logs[topic][key[2]])
         if not at.started:
             self._check_first(query, key, topic, start)
         skipped = _missing(at.done, 0, start)
-        if skipped and not self._cut_unseen(at, topic, read.partition, read.epoch):
+        saw_cut = read.epoch > UNKNOWN_EPOCH and read.end > at.end_before_cut
+        if skipped and (saw_cut or not self._cut_unseen(at, topic, read.partition, read.epoch)):
             raise Broken(f"I3: {query.name} starts {topic}-{key[2]} at {start}, and {_span(skipped)} were never read")
 
     def _cut_unseen(self, at: Partition, topic: str, number: int, epoch: int) -> bool:
@@ -282,7 +364,7 @@ class Truth:
         at = self.at(key)
         log = self.kafka.logs[topic][key[2]]
         first = self.ends_at_birth[query.name].get(key[1:])
-        latest = query.options["startingOffsets"] == "latest" and first is not None
+        latest = query.options["startingOffsets"] == "latest" and start <= at.decided.get(query.name, start)
         if latest and first is not None and first <= start:
             at.done |= set(range(start if start <= log.end else min(start, self.cuts.get(key[1:], (0.0, first))[1])))
         elif start <= log.start:
@@ -300,7 +382,7 @@ class Truth:
 
     def _may_lose(self, query: Query, batch: Open) -> bool:
         """Whether a live query may have lost its partitions in mid-batch: by faults, or because the batch is long."""
-        return not self.calm or self._is_overdue(query, batch)
+        return not self.calm or batch.lost or self._is_overdue(query, batch)
 
     def _is_overdue(self, query: Query, batch: Open) -> bool:
         """Whether a batch has taken longer than a revocation waits."""
@@ -346,6 +428,9 @@ class Truth:
             end = LAST
             if read.topic in self.kafka.logs and self._cut_unseen(at, read.topic, read.partition, read.epoch):
                 end = self.cuts.get(key[1:], (0.0, LAST))[1]  # what was removed since must not be committed
+            if self.open[query.name].lost:
+                at.repeatable |= offsets
+                continue
             pending.setdefault(key, set()).update(each for each in offsets if (at.committed or 0) <= each < end)
         self.open[query.name].done = True
 
@@ -360,29 +445,84 @@ class Truth:
             self.at(key).repeatable |= offsets
         self.told(f"{query.name} has ended")
 
+    def held(self, process: Process, seconds: float) -> None:
+        """A thread does not go on for some seconds: up to one of them no promise suffers."""
+        what = f"a thread of {process.name} is held for {seconds} s"
+        if seconds > 1.0:
+            self.outage(seconds, what)
+        else:
+            self.told(what)
+
+    def expelled(self, query: Query) -> None:
+        """The group loses a member: what it had open may be repeated."""
+        self.expelled_at = self.run.now
+        self.open[query.name].lost = True
+        self.unaware.add(query.name)
+        for read in self.open[query.name].ranges:
+            key = query.options["kafka.group.id"], read.topic_id, read.partition
+            self.at(key).repeatable |= set(range(read.start, read.end))
+        for key, offsets in self.uncommitted.pop(query.name, {}).items():
+            self.at(key).repeatable |= offsets
+        for at in self.partitions.values():
+            at.by = at.owner = ""
+
+    def left(self, query: Query, began: float, told: bool) -> None:
+        """A query has ended in order, which took from ``began`` until now. It was ``told`` what was completed."""
+        group = query.options["kafka.group.id"]
+        suffered = sum(at >= began - SOON / 2 for at, _ in self.faults[-2:])
+        life = query.life
+        if not self.calm or life is None or life.process.held_until > began or life.process.name not in self.heard:
+            return
+        mine = [each for each in self.kafka.group(group).members.values() if query.client in each.client_id]
+        if mine and suffered < 2 and not query.options.keys() & {"assign", "kafka.group.instance.id"}:
+            raise Broken(f"I8: {query.name} has ended, and its member is still in the group")
+        for key, pending in self.uncommitted.get(query.name, {}).items():
+            owned = query.client in self._clients.get(self.at(key).owner, "")
+            if pending and owned and not suffered and told and not self.open[query.name].lost:
+                raise Broken(f"I2: {query.name} has ended without a commit of {_span(sorted(pending))} of {key[2]}")
+
     def lost_data(self, query: Query, error: Exception) -> None:
         """A query ended because records are lost: only if they are."""
         self.told(f"{query.name} ends: {error}")
-        if not self.data_may_be_lost:
+        deleted = "does not exist any more" in f"{error}" and not self._gone(query)
+        if not self.data_may_be_lost or (deleted and self.recreated_at < self.began[query.name]):
             raise Broken(f"I7: {query.name} ends with a loss that did not happen: {error}")
 
     def gave_up(self, query: Query, error: Exception, life: str) -> None:
         """A query ended because no broker answered, or its topic does not exist: only at its start, and if it is so."""
         self.told(f"{query.name} ends: {error}")
-        gone = set(query.options.get("subscribe", "").split(",")) - self.kafka.logs.keys()
-        if (self.calm and not gone) or life in self.joined:
+        gone, began = self._gone(query), self.began[query.name]
+        early = isinstance(error, TopicError) and self.run.now - began < SOON and self.recreated_at < began
+        run = query.life is not None and query.life.available_now  # needs every leader when it begins
+        if ((self.calm or early) and not gone) or (life in self.joined and (self.calm or not run)):
             raise Broken(f"I7: {query.name} ends by an error that heals: {error}")
+
+    def commits_failed(self, query: Query) -> None:
+        """A query with ``onCommitFailure=fail`` ended because two commits in a row failed."""
+        self.told(f"{query.name} ends, because commits fail")
+        if self.calm and self.run.now - self.expelled_at > WINDOW:
+            raise Broken(f"I7: {query.name} ends because of a single commit that failed")
+
+    def _gone(self, query: Query) -> set[str]:
+        return set(query.options.get("subscribe", "").split(",")) - self.kafka.logs.keys() - {""}
 
     def run_ended(self, query: Query) -> None:
         """I10: an AvailableNow run has ended by itself."""
         group = query.options["kafka.group.id"]
+        if self.run.now - self.moved_at < SOON:
+            return  # the run may have ended before
         for topic, number in self.ends():
             key, log = self.key(group, topic, number), self.kafka.logs[topic][number]
+            if key in self.resets.get(query.name, ()) and query.client in self._clients.get(self.at(key).owner, ""):
+                raise Broken(f"I10: the run of {query.name} ends, and {topic}-{number} is not reset")
             end = self.targets[query.name].get(key[1:])
             if end is None or not self.subscribed(query, topic, number):
                 continue
-            missing = _missing(self.at(key).done, log.start, min(end, log.end))
-            if missing and self.at(key).started:
+            at = self.at(key)
+            missing = _missing(at.done, log.start, min(end, log.end))
+            if at.cut_at >= 0 and (at.committed or 0) >= end:
+                continue  # the group's commit is beyond the target, although its records are not those
+            if missing and (at.started or query.options["startingOffsets"] == "earliest"):
                 raise Broken(
                     f"I10: the run of {query.name} ends, and {_span(missing)} of {topic}-{number} are not read"
                 )
@@ -398,6 +538,10 @@ class Truth:
         """A broker has handled a request."""
         if api in ("SyncGroup", "OffsetCommit"):
             self.joined.add(process.name)
+        if api == "JoinGroup" or getattr(request, "member_epoch", 1) == 0:
+            name = self.client_query[process.name].name
+            self.unaware.discard(name)
+            self.aware_at[name] = self.run.now
         if api == "OffsetCommit":
             self._committed(process, request, response)
         if api in ("SyncGroup", "ConsumerGroupHeartbeat") and not response.error_code:
@@ -414,6 +558,8 @@ class Truth:
                     continue
                 text = f"{process.name} commits {part.committed_offset} of {name}-{part.partition_index}"
                 self.told(text if not answer.error_code else f"{text}: refused with {answer.error_code}")
+                at = self.at(self.key(query.options["kafka.group.id"], name, part.partition_index))
+                at.decided.setdefault(query.name, part.committed_offset)
                 if not answer.error_code:
                     self._accepted(query, process, request, name, part)
 
@@ -422,6 +568,7 @@ class Truth:
         group = query.options["kafka.group.id"]
         key = self.key(group, topic, number)
         at = self.at(key)
+        self._reset(query, key, offset, self.kafka.logs[topic][number])
         if not at.started:
             self._check_first(query, key, topic, offset)
         # A late request of a query that is gone, or whose offset was overtaken, changes nothing that is done.
@@ -516,7 +663,11 @@ class Truth:
             mine = [each for each in state.members.values() if query.client in each.client_id]
             # A lost answer to JoinGroup is noticed when the connection ends.
             patience = SOON if "kafka.group.protocol" in query.options else SOON + KEEPALIVE
-            self._must_not_last(query, f"I8: {query.name} is not a member", life.ready and not mine, patience)
+            knows = life.process.name in self.heard or patience > SOON
+            not_failed = life.ready and "onCommitFailure" not in query.options  # which fails with Spark's next call
+            self._must_not_last(
+                query, f"I8: {query.name} is not a member", not (mine and knows) and not_failed, patience
+            )
             revokes = any(
                 each.revoking
                 if isinstance(each, FakeConsumerMember)
@@ -526,6 +677,62 @@ class Truth:
             self._must_not_last(
                 query, f"I3: a revocation of {query.name} waits for nothing", revokes and open_.told, patience
             )
+
+            reached = life.available_now and not self._reading(group) and self._target_reached(query, group)
+            self._must_not_last(query, f"I10: the run of {query.name} does not end", reached, SOON)
+        self._check_removals({query.options["kafka.group.id"] for query in self.queries.values()})
+        self._check_progress(list(queries))
+
+    def _target_reached(self, query: Query, group: str) -> bool:
+        offsets = self.kafka.group(group).offsets
+        if query.name not in self.latest_targets:
+            return False
+        for (topic, number), _ in self.ends().items():
+            end = self.latest_targets.get(query.name, {}).get(self.key(group, topic, number)[1:], 0)
+            log = self.kafka.logs[topic][number]
+            if end > log.start and offsets.get((topic, number), (0, ""))[0] < min(end, log.end):
+                return False
+        return True
+
+    def _reading(self, group: str) -> bool:
+        """Whether a query has a batch, of which a hand-over or a run may wait for the end."""
+        return any(
+            query.alive and self.open[name].ranges and not (self.open[name].done and self.open[name].told)
+            for name, query in self.queries.items()
+        )
+
+    def _check_removals(self, groups: Iterable[str]) -> None:
+        """I3: a revocation ends before the coordinator removes the member."""
+        for group in groups:
+            self._clients |= self.members(group)
+        for removal in self.kafka.removals[self._removals :]:
+            client = self._clients.get(removal.member_id, "")
+            alive = any(query.alive and query.client in client for query in self.queries.values())
+            if removal.why == "rebalance timeout" and alive and self.calm:
+                raise Broken(f"I3: {client} is removed, which has not given up its partitions in time")
+        self._removals = len(self.kafka.removals)
+
+    def _check_progress(self, queries: list[Query]) -> None:
+        """I7, I9: somebody reads each partition."""
+        patience = 2 * SOON + 2 * max(query.slowest_trigger for query in queries)
+        for (topic, number), end in self.ends().items():
+            group = queries[0].options["kafka.group.id"]
+            key = self.key(group, topic, number)
+            at, log = self.at(key), self.kafka.logs[topic][number]
+            done, seconds = self._starving.get(key, (0, 0))
+            if end <= log.start or end - 1 in at.done or len(at.done) != done or log.leader is None:
+                self._starving[key] = len(at.done), 0
+                continue
+            waits = not self.calm or self._reading(group) or topic in self.outdated
+            for query in queries:
+                waits_for_joins = query.rebalance_timeout if self.rebalancing(group) else 0.0
+                killed = self.run.now - query.killed_at < self.kafka.session_timeout + waits_for_joins
+                life = query.life
+                waits |= killed or life is None or life.available_now or life.stopping.is_set() or not life.ready
+                waits |= self.run.now - self.began.get(query.name, 0.0) < SOON
+            self._starving[key] = done, seconds + (not waits)
+            if seconds > patience and any(self.subscribed(query, topic, number) for query in queries):
+                raise Broken(f"I7: nobody reads {topic}-{number} for {seconds} s")
 
     def rebalancing(self, group: str) -> bool:
         """Whether partitions are being handed over."""
@@ -551,9 +758,11 @@ class Truth:
             if topic in self.kafka.ids and query.client in clients.get(member, "")
         }
 
-    def told_of_completion(self, query: Query) -> None:
-        """A query hears that Spark has completed its batch."""
+    def told_of_completion(self, query: Query, reported: Open | None = None) -> None:
+        """A query hears that Spark has completed its batch: by a report of it, or by the next call."""
         batch = self.open[query.name]
+        if reported not in (None, batch):
+            return
         batch.told = batch.done
         if batch.done and self._is_overdue(query, batch):
             self.overdue[query.name] = self.run.now
