@@ -13,7 +13,7 @@ from tests.simulation.shrink import shrink
 from tests.simulation.substitution import substituted
 
 KEPT = Path(__file__).with_name("failures.json")
-"""By mutant: the group protocol, the seed, what broke, and the draws that are not ordinary."""
+"""By mutant: the group protocol, the seed, what broke, and the draws that are not ordinary; null: all of the seed."""
 
 FAILURES: dict[str, dict[str, Any]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
 

@@ -236,7 +236,7 @@ class Channel:
             return  # no broker can tell that it comes late: a commit without membership has no generation
         if fault == LATE_REQUEST:
             network.arrived_late(f"{self.process.name} {api}: the late request arrives")
-            run.after(0.0, lambda: run.passing(LATE_ARRIVES) and None)
+            run.after(0.0, lambda: run.passing(LATE_ARRIVES))
         # A request on its way arrives although its client has closed the connection.
         if api in BLOCKING:
             Thread(

@@ -57,7 +57,7 @@ class Scheduler:
         """What happens where the name of a place is passed: a function that takes a lock, and others."""
         self._switch_probability = switch_probability
         self._ready: list[Thread] = []
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._timer_count = 0
         self._threads: list[Thread] = []
         self._ended = _thread.allocate_lock()
