@@ -93,14 +93,14 @@ class Scheduler:
         """When a wait of so many seconds ends; ``None``: never."""
         return None if timeout is None else self.now + timeout
 
-    def at(self, when: float, callback: Callable[[], None], *, awaited: bool = True) -> None:
+    def at(self, when: float, callback: Callable[[], object], *, awaited: bool = True) -> None:
         """Calls ``callback`` at a time; it must not wait. The run is not settled before all that is ``awaited``."""
         if awaited:
             self.settled_at = max(self.settled_at, when)
         self._timer_count += 1
         heapq.heappush(self._timers, (when, self._timer_count, callback))
 
-    def after(self, seconds: float, callback: Callable[[], None], *, awaited: bool = True) -> None:
+    def after(self, seconds: float, callback: Callable[[], object], *, awaited: bool = True) -> None:
         """Calls ``callback`` after so many seconds."""
         self.at(self.now + seconds, callback, awaited=awaited)
 
