@@ -228,8 +228,8 @@ class Truth:
     def recreated(self, topic: str) -> None:
         """A topic has another id now."""
         self.recreated_at = self.run.now
-        found_after = max((each.slowest_trigger + each.max_batch_seconds for each in self.queries.values()), default=0.0)
-        self.outage_ends = max(self.outage_ends, self.run.now + found_after)
+        waits = [each.slowest_trigger + each.max_batch_seconds for each in self.queries.values()]  # until it is found
+        self.outage_ends = max(self.outage_ends, self.run.now + max(waits, default=0.0))
         self.former_ids |= self._names
         self.added(topic)
 
