@@ -165,7 +165,7 @@ class Life:
         self.notifications: Notifications | None = None
         self.stopping = Event()
         self.ended = Event()
-        self.replaying = False
+        self.replaying = self.ends = False
         self.ready = False
         """Whether it has its starting offsets: then it joins."""
         self.of_process[self.process.name] = self
@@ -206,6 +206,7 @@ class Life:
         except SystemExit:
             pass
         self.thread.interrupted = False  # Spark's further signals are ignored
+        self.ends = True
         query.run.passing(STOPS)
         began, told = query.run.now, query.truth.open[query.name].told
         self._call("stop", self.reader.stop)

@@ -192,7 +192,16 @@ class Truth:
         self.moved_at = self.run.now
         at = self.at(self.key(group, topic, partition))
         at.before = at.done
-        at.done, at.started, at.committed, at.by = set(range(offset)), True, offset, "operator"
+        at.done = set(range(offset))
+        for (
+            name,
+            batch,
+        ) in self.open.items():  # a move during a batch, not behind its commit, is not told from a client's
+            if self.queries[name].alive and batch.done and not batch.told and offset >= (at.committed or 0):
+                for read in batch.ranges:
+                    same = (read.topic_id, read.partition) == self.key(group, topic, partition)[1:]
+                    at.done |= set(range(read.start, read.end)) if same else set()
+        at.started, at.committed, at.by = True, offset, "operator"
         at.without_epoch = True
         at.repeatable |= set(range(offset, LAST))
 
@@ -376,7 +385,8 @@ class Truth:
         """I9: no two live queries plan one partition."""
         for name, other in self.open.items():
             rival = self.queries[name]
-            if rival is query or not rival.alive or other.done or other.replayed:
+            ends = rival.life is None or rival.life.ends  # then Spark has interrupted its batch
+            if rival is query or ends or other.done or other.replayed:
                 continue
             for theirs in other.ranges:
                 if (theirs.topic_id, theirs.partition) == key[1:] and not self._may_lose(rival, other):
