@@ -193,10 +193,7 @@ class Truth:
         at = self.at(self.key(group, topic, partition))
         at.before = at.done
         at.done = set(range(offset))
-        for (
-            name,
-            batch,
-        ) in self.open.items():  # a move during a batch, not behind its commit, is not told from a client's
+        for name, batch in self.open.items():  # a move in mid-batch looks like a client's commit
             if self.queries[name].alive and batch.done and not batch.told and offset >= (at.committed or 0):
                 for read in batch.ranges:
                     same = (read.topic_id, read.partition) == self.key(group, topic, partition)[1:]
