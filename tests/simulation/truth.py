@@ -194,7 +194,12 @@ class Truth:
         at.before = at.done
         at.done = set(range(offset))
         for name, batch in self.open.items():  # a move in mid-batch looks like a client's commit
-            if self.queries[name].alive and batch.done and not batch.told and offset >= (at.committed or 0):
+            if (
+                self.queries[name].alive
+                and batch.done
+                and (batch.replayed or not batch.told)
+                and offset >= (at.committed or 0)
+            ):
                 for read in batch.ranges:
                     same = (read.topic_id, read.partition) == self.key(group, topic, partition)[1:]
                     at.done |= set(range(read.start, read.end)) if same else set()
