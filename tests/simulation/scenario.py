@@ -349,15 +349,8 @@ class Scenario:
                 self.chance.pick("what happens meanwhile", others[0], others[1:], 0.9)()
             self.run.after(self.chance.number("down", 0.2, 0.05, 3.0), lambda: self._begin(query))
 
-    def _others(self) -> list[Query]:
-        return [each for each in self.queries if each.alive and each is not self.target]
-
-    def _crash_another(self) -> None:
-        for query in self._others()[:1]:
-            self._kill(query)
-
     def _stop_another(self) -> None:
-        for query in self._others()[:1]:
+        for query in [each for each in self.queries if each.alive and each is not self.target][:1]:
             self.story.told(f"{query.name} is to stop")
             self._end(query)
 
@@ -573,6 +566,7 @@ class Scenario:
                 if log.leader == broker:
                     self.kafka.elect(topic, number, leader=successor)
         if self.kafka.coordinator == broker:
+            self.net.former.pop(successor, None)
             self.kafka.move_coordinator(successor)
 
     def _cut(self) -> None:
@@ -592,6 +586,7 @@ class Scenario:
         loading = self.chance.number("loading", 0.0, 0.1, 4.0, 0.5)
         self.truth.outage(loading, f"broker {broker.node} coordinates the group after {loading:.1f} s")
         former = self.kafka.coordinator
+        self.net.former.pop(broker.node, None)  # it reads the group's offsets again
         self.kafka.move_coordinator(broker.node, loading)
         if former != broker.node and self.chance.flag("former coordinator is unaware", 0.3):
             self._stay_unaware(former)
@@ -660,7 +655,7 @@ class Scenario:
             finished = 0 if unfinished or self.run.settled_at > self.run.now + network.MAX_LATENCY else finished + 1
             self._restart_all()
             for query in self.queries:
-                quick = 0.1 if query.options.get("maxOffsetsPerTrigger") == "2" else 1.0
+                quick = 0.1 if "maxOffsetsPerTrigger" in query.options else 1.0
                 query.trigger = quick if unfinished else 2.0
             substitution.sleep(1.0)
 
