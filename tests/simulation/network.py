@@ -125,8 +125,6 @@ class Network:
         self.handled: Callable[[Process, int, str, Any, Any], None] = lambda *_: None
         self.heard: dict[str, float] = {}
         """When a process last sent the group a sign of life that was answered."""
-        self.members: set[str] = set()
-        """Processes that were in the group: others end by what a broker may refuse at first."""
         self.server = Process("brokers")
 
     def link(self, process: Process, broker: Broker) -> Link:
@@ -250,7 +248,7 @@ class Channel:
         code = 0
         if fault == REFUSED and api in ERRORS:
             code = run.chance.pick(f"error of {api}", ERRORS[api][0], ERRORS[api][1:], 0.8)
-            if code in FATAL_AT_FIRST and self.process.name not in network.members:
+            if code in FATAL_AT_FIRST and self.process.name not in network.heard:
                 code = ERRORS[api][0]
         unaware_until, old_offsets = network.former.get(self.broker.node, (0.0, nullcontext))
         unaware = unaware_until > run.now and api in ("OffsetFetch", "OffsetCommit")
@@ -371,7 +369,6 @@ class Connection(connection.Connection):
                 response = self._decoded(sent.request, memoryview(response))
             self._throttle.record(getattr(response, "throttle_time_ms", 0) / 1000)
             if sent.request.name.endswith(LIVENESS) and response.error_code in (0, REBALANCING):
-                self.network.members.add(channel.process.name)
                 self.network.heard[channel.process.name] = sent.sent_at
             return response
 

@@ -137,7 +137,7 @@ class Query:
 
     def lose_checkpoint(self) -> None:
         self.checkpoint, self.pinned = Checkpoint(), False
-        self.truth.checkpoint_lost(self)
+        self.truth.told(f"{self.name} loses its checkpoint")
 
     def crash(self) -> None:
         """Kills the query's process: its threads vanish, its sockets close."""
@@ -145,7 +145,7 @@ class Query:
         assert life is not None
         self.run.kill(life.process)
         self.killed_at = self.run.now
-        for broker in life.brokers:
+        for broker in self.truth.brokers:
             for channel in [each for each in broker.channels if each.process is life.process]:
                 channel.close()
         self.truth.died(self)
@@ -161,7 +161,6 @@ class Life:
         self.available_now = available_now
         self.process = Process(f"{query.name}.{query.lives}")
         self.process.skew = query.skew
-        self.brokers = query.truth.brokers
         self.notifications: Notifications | None = None
         self.stopping = Event()
         self.ended = Event()
@@ -253,14 +252,14 @@ class Life:
             if last >= 0 and text == checkpoint.offsets[last]:
                 if self.available_now:
                     return
-                self._wait(query.trigger)
+                self.stopping.wait(query.trigger)
                 continue
             query.truth.check_json(query, text)
             checkpoint.offsets.append(text)
             if last >= 0:
                 self._call("commit", self.reader.commit, start)
             self._run_batch(last + 1, replayed=False)
-            self._wait(0.0 if self.available_now else query.trigger)
+            self.stopping.wait(0.0 if self.available_now else query.trigger)
 
     def _latest(self, start: Offset) -> Any:
         if self.query.spark_4_1:
@@ -271,9 +270,6 @@ class Life:
         initial: Offset = json.loads(json.dumps(self._call("initialOffset", self.reader.initialOffset)))
         self.query.pinned = True
         return initial
-
-    def _wait(self, seconds: float) -> None:
-        self.stopping.wait(seconds)
 
     def _run_batch(self, batch: int, *, replayed: bool) -> None:
         query, checkpoint = self.query, self.query.checkpoint

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -193,16 +193,12 @@ class Truth:
         at = self.at(self.key(group, topic, partition))
         at.before = at.done
         at.done = set(range(offset))
-        for name, batch in self.open.items():  # a move in mid-batch looks like a client's commit
-            if (
-                self.queries[name].alive
-                and batch.done
-                and (batch.replayed or not batch.told)
-                and offset >= (at.committed or 0)
-            ):
+        for name, batch in self.open.items() if offset >= (at.committed or 0) else ():
+            # A move in mid-batch looks like a client's commit.
+            if self.queries[name].alive and batch.done and (batch.replayed or not batch.told):
                 for read in batch.ranges:
-                    same = (read.topic_id, read.partition) == self.key(group, topic, partition)[1:]
-                    at.done |= set(range(read.start, read.end)) if same else set()
+                    if (read.topic_id, read.partition) == self.key(group, topic, partition)[1:]:
+                        at.done |= set(range(read.start, read.end))
         at.started, at.committed, at.by = True, offset, "operator"
         at.without_epoch = True
         at.repeatable |= set(range(offset, LAST))
@@ -291,9 +287,6 @@ class Truth:
             for topic, logs in self.kafka.logs.items()
             for number, log in logs.items()
         }
-
-    def checkpoint_lost(self, query: Query) -> None:
-        self.told(f"{query.name} loses its checkpoint")
 
     def check_json(self, query: Query, text: str) -> None:
         """I11: offsets survive their JSON."""
@@ -451,32 +444,28 @@ class Truth:
     def died(self, query: Query) -> None:
         """A query's process has ended: what it had open may be repeated."""
         self._since = {key: since for key, since in self._since.items() if key[0] != query.name}
-        group = query.options["kafka.group.id"]
-        for read in self.open[query.name].ranges:
-            if not self.open[query.name].done:
-                self.at((group, read.topic_id, read.partition)).repeatable |= set(range(read.start, read.end))
+        self._give_up(query, [] if self.open[query.name].done else self.open[query.name].ranges)
+        self.told(f"{query.name} has ended")
+
+    def _give_up(self, query: Query, ranges: Iterable[OffsetRange]) -> None:
+        """These ranges, and all that a query completed without a commit, may be repeated."""
+        for read in ranges:
+            key = query.options["kafka.group.id"], read.topic_id, read.partition
+            self.at(key).repeatable |= set(range(read.start, read.end))
         for key, offsets in self.uncommitted.pop(query.name, {}).items():
             self.at(key).repeatable |= offsets
-        self.told(f"{query.name} has ended")
 
     def held(self, process: Process, seconds: float) -> None:
         """A thread does not go on for some seconds: up to one of them no promise suffers."""
-        what = f"a thread of {process.name} is held for {seconds} s"
-        if seconds > 1.0:
-            self.outage(seconds, what)
-        else:
-            self.told(what)
+        tell = self.told if seconds <= 1.0 else partial(self.outage, seconds)
+        tell(f"a thread of {process.name} is held for {seconds} s")
 
     def expelled(self, query: Query) -> None:
         """The group loses a member: what it had open may be repeated."""
         self.expelled_at = self.run.now
         self.open[query.name].lost = True
         self.unaware.add(query.name)
-        for read in self.open[query.name].ranges:
-            key = query.options["kafka.group.id"], read.topic_id, read.partition
-            self.at(key).repeatable |= set(range(read.start, read.end))
-        for key, offsets in self.uncommitted.pop(query.name, {}).items():
-            self.at(key).repeatable |= offsets
+        self._give_up(query, self.open[query.name].ranges)
         for at in self.partitions.values():
             at.by = at.owner = ""
 
@@ -701,8 +690,8 @@ class Truth:
         offsets = self.kafka.group(group).offsets
         if query.name not in self.latest_targets:
             return False
-        for (topic, number), _ in self.ends().items():
-            end = self.latest_targets.get(query.name, {}).get(self.key(group, topic, number)[1:], 0)
+        for topic, number in self.ends():
+            end = self.latest_targets[query.name].get(self.key(group, topic, number)[1:], 0)
             log = self.kafka.logs[topic][number]
             if end > log.start and offsets.get((topic, number), (0, ""))[0] < min(end, log.end):
                 return False
