@@ -159,14 +159,16 @@ def suspend_after_write(
         time.sleep(CHECK_INTERVAL_S)
 
 
-def family(pid: int) -> list[int]:
-    """Returns the process and all of its descendants."""
-    table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    parents = [tuple(map(int, line.split())) for line in table.splitlines()]
+def family(pid: int) -> dict[int, str]:
+    """Returns the ids and command lines of the process and all of its descendants."""
+    told = subprocess.run(["ps", "-eww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [row.split(None, 2) for row in told.splitlines()]
+    table = [(int(own), int(parent), "".join(line)) for own, parent, *line in rows]
     found = [pid]
-    for parent in found:  # the list grows in the loop
-        found += [child for child, its in parents if its == parent]
-    return found
+    for each in found:  # the list grows in the loop
+        found += [child for child, parent, _ in table if parent == each]
+    lines = {child: line for child, _, line in table}
+    return {each: lines.get(each, "") for each in found}
 
 
 def kill(running: subprocess.Popen[bytes]) -> None:

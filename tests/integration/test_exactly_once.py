@@ -125,9 +125,7 @@ class Members:
     def runners(self) -> set[int]:
         """The processes of the members."""
         assert self._process is not None
-        table = subprocess.run(["ps", "-eww", "-o", "pid=,args="], capture_output=True, text=True, check=True).stdout
-        lines = dict(line.split(None, 1) for line in table.splitlines() if line.split()[1:])
-        return {pid for pid in family(self._process.pid) if "source_runner" in lines.get(str(pid), "")}
+        return {pid for pid, line in family(self._process.pid).items() if "source_runner" in line}
 
     def count(self, name: str) -> tuple[int, int]:
         """The rows and the different records of a table."""
