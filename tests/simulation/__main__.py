@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def search(protocols: list[str], first: int, seeds: int, seconds: float | None, 
                 yield protocol, start
             start += BLOCK
 
-    with get_context("fork").Pool(processes) as pool, substituted():
+    with ProcessPoolExecutor(processes, get_context("fork")) as pool, substituted():
         for results in bounded(pool, work(), 2 * processes):
             for result in results:
                 runs += 1
@@ -110,15 +111,15 @@ def search(protocols: list[str], first: int, seeds: int, seconds: float | None, 
     return 1 if failed else 0
 
 
-def bounded(pool: object, work: Iterator[tuple[str, int]], most: int) -> Iterator[list[Result]]:
+def bounded(pool: ProcessPoolExecutor, work: Iterator[tuple[str, int]], most: int) -> Iterator[list[Result]]:
     """The results of the work, of which the pool gets only so many pieces in advance."""
-    waiting = []
+    waiting: deque[Future[list[Result]]] = deque()
     for each in work:
-        waiting.append(pool.apply_async(block, (each,)))  # type: ignore[attr-defined]
+        waiting.append(pool.submit(block, each))
         if len(waiting) >= most:
-            yield waiting.pop(0).get()
-    for each in waiting:
-        yield each.get()
+            yield waiting.popleft().result()
+    for future in waiting:
+        yield future.result()
 
 
 def try_mutants(name: str, limit: float, processes: int) -> int:

@@ -298,6 +298,8 @@ class Thread:
                 self.run()
         except Unwound:
             pass
+        except SystemExit as failure:
+            run.fail(AssertionError(f"{self.name}: a signal ended the thread, not its process: {failure!r}"))
         except BaseException as failure:
             run.fail(failure)
         run.exit(self)

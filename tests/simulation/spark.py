@@ -162,6 +162,7 @@ class Life:
         self.process = Process(f"{query.name}.{query.lives}")
         self.process.skew = query.skew
         self.notifications: Notifications | None = None
+        self.reader: Any = None
         self.stopping = Event()
         self.ended = Event()
         self.replaying = self.ends = False
@@ -175,20 +176,20 @@ class Life:
     def stop(self) -> None:
         """Asks the query to stop, also in a call; ``ended`` is set when it has."""
         self.stopping.set()
-        if self.query.run.chance.flag(f"{self.query.name} is interrupted", 0.5):
+        if not self.ends and self.query.run.chance.flag(f"{self.query.name} is interrupted", 0.5):
             self.query.run.interrupt(self.thread)
 
     def _run(self) -> None:
         query = self.query
-        query.run.passing(STARTS)
-        self.reader = GroupStreamReader(
-            parsed(tuple(query.options.items())),
-            SCHEMA,
-            Application("sim", self.process.name, wraps_available_now=query.wraps),
-            self.process.name if query.reports else "",
-        )
         ended = False
         try:
+            query.run.passing(STARTS)
+            self.reader = GroupStreamReader(
+                parsed(tuple(query.options.items())),
+                SCHEMA,
+                Application("sim", self.process.name, wraps_available_now=query.wraps),
+                self.process.name if query.reports else "",
+            )
             self._batches()
             ended = not self.stopping.is_set()
         except DataLoss as error:
@@ -208,8 +209,9 @@ class Life:
         self.ends = True
         query.run.passing(STOPS)
         began, told = query.run.now, query.truth.open[query.name].told
-        self._call("stop", self.reader.stop)
-        query.truth.left(query, began, told)
+        if self.reader is not None:
+            self._call("stop", self.reader.stop)
+            query.truth.left(query, began, told)
         if ended:
             query.truth.run_ended(query)
         query.truth.died(query)
