@@ -182,6 +182,9 @@ class LoggedOffsets(NamedTuple):
     recreated: Partitions
 
 
+MAX_LOOKUPS = 2
+"""Lookups of a start, one of which may be cut short by the next heartbeat, after which no revocation waits for it."""
+
 MAX_REJECTIONS = 3
 """Rejected commits of a partition in a row after which no revocation waits for it. The first may be the answer of a
 coordinator with old metadata."""
@@ -195,7 +198,7 @@ class OwnedPartition:
     Attributes:
         since: the generation that assigned it, and since which it has been owned.
         assigned_id: the id of the topic in which the group assigned it; empty if the group assigns by name.
-        looked_up: whether a lookup has covered its start: a revocation waits for that.
+        lookups: how many lookups of its start have ended: a revocation waits for :data:`MAX_LOOKUPS`.
         in_lookup: whether a thread is looking its start up.
         start: where it started, and by which rule; ``None`` until that is known, and then it has no position.
         position: the next offset to plan.
@@ -213,7 +216,7 @@ class OwnedPartition:
 
     since: int = NO_GENERATION
     assigned_id: str = ""
-    looked_up: bool = False
+    lookups: int = 0
     in_lookup: bool = False
     start: Start | None = None
     position: int = 0
@@ -242,9 +245,9 @@ class OwnedPartition:
         """Whether the position is at or after the end of ``read``, in the same topic and lineage."""
         return may_be_same(self.topic_id, read.topic_id) and self.lineage == read.lineage and read.end <= self.position
 
-    def unstarted(self, looked_up: bool) -> OwnedPartition:
+    def unstarted(self, lookups: int) -> OwnedPartition:
         """The record of this partition with a start that is still to be found."""
-        return OwnedPartition(self.since, self.assigned_id, looked_up, unsettled_until=self.unsettled_until)
+        return OwnedPartition(self.since, self.assigned_id, lookups, unsettled_until=self.unsettled_until)
 
 
 Owned = Mapping[TopicPartition, OwnedPartition]
@@ -376,7 +379,7 @@ class OffsetTracker:
                 lineage = new_lineage if start.lineage is None else start.lineage
                 self._start(tp, start, lineage, committed.get(tp), ids)
             for tp in unchanged:
-                lookup[tp].looked_up = True
+                lookup[tp].lookups += 1
             to_pin = StartRule.STARTING_OFFSETS, StartRule.RESET
             self._pinned = self._pinned.pin({tp: start for tp, start in starts.items() if start.rule in to_pin})
             return starts
@@ -468,7 +471,7 @@ class OffsetTracker:
             for read in batch.reads():
                 owned = self._owned.get(read.tp)
                 if owned is not None and owned.start is None:
-                    self._owned[read.tp] = owned.unstarted(owned.looked_up)
+                    self._owned[read.tp] = owned.unstarted(owned.lookups)
                 elif owned is not None and (owned.position, owned.lineage) == (read.start, read.lineage):  # 6
                     owned.position = read.end
 
@@ -579,7 +582,8 @@ class OffsetTracker:
         return frozenset(
             tp
             for tp, owned in self._owned.items()
-            if (owned.pending and owned.rejections < MAX_REJECTIONS) or (not owned.start and not owned.looked_up)
+            if (owned.pending and owned.rejections < MAX_REJECTIONS)
+            or (not owned.start and owned.lookups < MAX_LOOKUPS)
         )
 
     def remove(self, partitions: Partitions) -> tuple[Partitions, Partitions]:
@@ -612,7 +616,7 @@ class OffsetTracker:
             lineage = self._begin_lineage()
             for tp, owned in self._owned.items():
                 if tp.topic in ids and not (owned.start and owned.topic_id == ids[tp.topic]):
-                    self._owned[tp] = owned.unstarted(owned.looked_up)
+                    self._owned[tp] = owned.unstarted(owned.lookups)
                     if owned.start and tp in starts:
                         self._start(tp, starts[tp], lineage, None, ids)
 
@@ -621,7 +625,7 @@ class OffsetTracker:
         with self._lock:
             for tp, owned in self._owned.items():
                 if owned.start and not may_be_same(owned.topic_id, ids.get(tp.topic, "")):
-                    self._owned[tp] = owned.unstarted(looked_up=False)
+                    self._owned[tp] = owned.unstarted(lookups=0)
 
     def rewind(self, offsets: Offsets, epochs: Offsets, before: Owned) -> None:
         """Moves positions back to ``offsets``, before the commits; leaders of ``epochs`` have these. Caller: the query.

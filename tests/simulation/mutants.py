@@ -333,7 +333,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M23",
         5,
         "a partition whose start could not be looked up is handed over at once, and starts at a later latest",
-        (("query/offset_tracker.py", " or (not owned.start and not owned.looked_up)", ""),),
+        (("query/offset_tracker.py", " or (not owned.start and owned.lookups < MAX_LOOKUPS)", ""),),
     ),
     Mutant(
         "M24",

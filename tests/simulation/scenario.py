@@ -560,6 +560,8 @@ class Scenario:
 
     def _take_over(self, broker: int, successor: int, seconds: float) -> None:
         substitution.sleep(seconds)
+        if successor not in self.kafka.brokers:
+            return  # it is gone for good
         self.story.told(f"broker {successor} takes over what {broker} led")
         for topic, logs in self.kafka.logs.items():
             for number, log in logs.items():
@@ -624,13 +626,15 @@ class Scenario:
         if broker.node not in self.kafka._frozen:
             self.truth.outage(seconds, f"broker {broker.node} learns nothing for {seconds:.1f} s")
             self.kafka.freeze_metadata(broker.node)
-            self.run.after(seconds, lambda: self.kafka.thaw_metadata(broker.node))
+            self.run.after(seconds, lambda: broker.node in self.kafka._frozen and self.kafka.thaw_metadata(broker.node))
 
     # The end
 
     def _heal(self) -> None:
         self.story.told("everything heals")
         self.net.heal()
+        for broker in list(self.kafka._frozen):
+            self.kafka.thaw_metadata(broker)
         if len(self.kafka.brokers) > 1 and self.chance.flag("a broker is gone for good", 0.25):
             self._lose_broker()
         for query in self.queries:

@@ -139,6 +139,8 @@ class Truth:
         self.began: dict[str, float] = {}
         self.resets: dict[str, set[Key]] = {}
         """Partitions that a query with a new checkpoint may still move to its starting offsets."""
+        self.first_assigned: dict[str, set[tuple[str, int]]] = {}
+        """What the group assigned to a query first since it had a new checkpoint: that is to be reset."""
         self.unaware: set[str] = set()
         """Queries whose members were removed, and have not joined again since."""
         self.aware_at: dict[str, float] = {}
@@ -190,15 +192,21 @@ class Truth:
     def moved(self, group: str, topic: str, partition: int, offset: int) -> None:
         """An operator moves the group's position."""
         self.moved_at = self.run.now
-        at = self.at(self.key(group, topic, partition))
+        key = self.key(group, topic, partition)
+        at = self.at(key)
         at.before = at.done
         at.done = set(range(offset))
         for name, batch in self.open.items() if offset >= (at.committed or 0) else ():
-            # A move in mid-batch looks like a client's commit.
-            if self.queries[name].alive and batch.done and (batch.replayed or not batch.told):
+            # A move in mid-batch looks like a client's commit: of a batch without a report, and of what faults left
+            # uncommitted before the batch that follows.
+            life = self.queries[name].life
+            if life is None:
+                continue
+            if batch.done and (batch.replayed or not batch.told or life.process.held_until > self.run.now):
                 for read in batch.ranges:
-                    if (read.topic_id, read.partition) == self.key(group, topic, partition)[1:]:
+                    if (read.topic_id, read.partition) == key[1:]:
                         at.done |= set(range(read.start, read.end))
+            at.done |= self.uncommitted.get(name, {}).get(key, set())
         at.started, at.committed, at.by = True, offset, "operator"
         at.without_epoch = True
         at.repeatable |= set(range(offset, LAST))
@@ -262,6 +270,7 @@ class Truth:
                 at.decided.pop(query.name, None)
             if "resetOffsetsOnStart" in query.options:
                 group = query.options["kafka.group.id"]
+                self.first_assigned.pop(query.name, None)
                 self.resets[query.name] = {self.key(group, *tp) for tp in self.ends() if self.subscribed(query, *tp)}
             self.ends_at_birth[query.name] = dict(ends)
         if available_now:
@@ -516,7 +525,8 @@ class Truth:
             return  # the run may have ended before
         for topic, number in self.ends():
             key, log = self.key(group, topic, number), self.kafka.logs[topic][number]
-            if key in self.resets.get(query.name, ()) and query.client in self._clients.get(self.at(key).owner, ""):
+            to_reset = key in self.resets.get(query.name, ()) and (topic, number) in self.first_assigned[query.name]
+            if to_reset and query.client in self._clients.get(self.at(key).owner, ""):
                 raise Broken(f"I10: the run of {query.name} ends, and {topic}-{number} is not reset")
             end = self.targets[query.name].get(key[1:])
             if end is None or not self.subscribed(query, topic, number):
@@ -549,6 +559,8 @@ class Truth:
             self._committed(process, request, response)
         if api in ("SyncGroup", "ConsumerGroupHeartbeat") and not response.error_code:
             self._note_owned(request.group_id, request.member_id)
+            owned = set(self._owners(request.group_id, request.member_id))
+            self.first_assigned.setdefault(self.client_query[process.name].name, owned)
 
     def _committed(self, process: Process, request: Any, response: Any) -> None:
         query = self.client_query.get(process.name)
