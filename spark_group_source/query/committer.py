@@ -90,8 +90,8 @@ class Committer:
     def commit(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> bool:
         """Commits the pending offsets of what ``me`` owns, within ``offsetCommit.timeoutMs``. Returns False on failure.
 
-        A failure is logged, and the next commit repeats it. The same holds if the other thread's commit is still under
-        way at the ``deadline``, and for partitions that the coordinator does not know.
+        A failure is logged, and the next commit repeats it. The same holds if the other thread's commit takes half of
+        the time until the ``deadline``, and for partitions that the coordinator does not know.
 
         Raises:
             CommitFailed: it has failed too often in a row, and ``onCommitFailure`` is ``fail``.
@@ -102,7 +102,7 @@ class Committer:
             return True
         timeout = self._options.commit_timeout
         deadline = deadline.at_most(timeout) if deadline else Deadline.after(timeout)
-        if not self._one_commit.acquire(timeout=deadline.remaining()):
+        if not self._one_commit.acquire(timeout=deadline.remaining() / 2):  # the other half is for the response
             return False
         try:
             return self._commit_pending(me, clients, deadline)

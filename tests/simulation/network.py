@@ -248,7 +248,8 @@ class Channel:
         code = 0
         if fault == REFUSED and api in ERRORS:
             code = run.chance.pick(f"error of {api}", ERRORS[api][0], ERRORS[api][1:], 0.8)
-            if code in FATAL_AT_FIRST and self.process.name not in network.heard:
+            leaves = getattr(request, "member_epoch", 0) < 0
+            if code in FATAL_AT_FIRST and (leaves or self.process.name not in network.heard):
                 code = ERRORS[api][0]
         unaware_until, old_offsets = network.former.get(self.broker.node, (0.0, nullcontext))
         unaware = unaware_until > run.now and api in ("OffsetFetch", "OffsetCommit")

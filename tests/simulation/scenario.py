@@ -57,7 +57,8 @@ class Story(logging.Handler):
         self.lines.append(f"{self.run.now:8.3f} {text}")
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.told(f"    [{self.run.process.name}] {record.levelname} {record.getMessage()}")
+        raised = f": {record.exc_info[1]!r}" if record.exc_info else ""
+        self.told(f"    [{self.run.process.name}] {record.levelname} {record.getMessage()}{raised}")
 
 
 class Scenario:
@@ -570,6 +571,7 @@ class Scenario:
         if self.kafka.coordinator == broker:
             self.net.former.pop(successor, None)
             self.kafka.move_coordinator(successor)
+            self.truth.coordinated_since = self.run.now
 
     def _cut(self) -> None:
         if query := self._query(alive=True):
@@ -590,6 +592,7 @@ class Scenario:
         former = self.kafka.coordinator
         self.net.former.pop(broker.node, None)  # it reads the group's offsets again
         self.kafka.move_coordinator(broker.node, loading)
+        self.truth.coordinated_since = self.run.now + loading
         if former != broker.node and self.chance.flag("former coordinator is unaware", 0.3):
             self._stay_unaware(former)
 
@@ -626,15 +629,19 @@ class Scenario:
         if broker.node not in self.kafka._frozen:
             self.truth.outage(seconds, f"broker {broker.node} learns nothing for {seconds:.1f} s")
             self.kafka.freeze_metadata(broker.node)
-            self.run.after(seconds, lambda: broker.node in self.kafka._frozen and self.kafka.thaw_metadata(broker.node))
+            self.run.after(seconds, lambda: self._thaw(broker.node))
+
+    def _thaw(self, node: int) -> None:
+        if node in self.kafka._frozen:
+            self.kafka.thaw_metadata(node)
 
     # The end
 
     def _heal(self) -> None:
         self.story.told("everything heals")
         self.net.heal()
-        for broker in list(self.kafka._frozen):
-            self.kafka.thaw_metadata(broker)
+        for node in list(self.kafka._frozen):
+            self._thaw(node)
         if len(self.kafka.brokers) > 1 and self.chance.flag("a broker is gone for good", 0.25):
             self._lose_broker()
         for query in self.queries:

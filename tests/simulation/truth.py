@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tests.simulation.spark import Query
 
 AFTER_PLAN = {"pinned_starts", "planned", "has planned", "partitions", "commit", "complete", "in_flight"}
+AFTER_PLAN |= {"reserve", "awaited"}
 """Places between the last check of a plan and its batch."""
 
 WINDOW = 15.0
@@ -154,6 +155,8 @@ class Truth:
         self.data_may_be_lost = False
         self.moved_at = self.expelled_at = -QUIET
         self.recreated_at = -QUIET
+        self.coordinated_since = -QUIET
+        """When a coordinator took the group over: each session begins again."""
         self.queries: dict[str, Query] = {}
         self.client_query: dict[str, Query] = {}
         self.told = told
@@ -653,9 +656,8 @@ class Truth:
         for query in queries:
             life = query.life
             # A static member that was killed keeps its partitions from the next one until its session ends.
-            takes_over = (
-                "kafka.group.instance.id" in query.options and now - query.killed_at < self.kafka.session_timeout
-            )
+            killed_at = max(query.killed_at, self.coordinated_since if query.killed_at > 0 else 0.0)
+            takes_over = "kafka.group.instance.id" in query.options and now - killed_at < self.kafka.session_timeout
             if not self.calm or life is None or takes_over or life.process.paused_until > now - SOON:
                 self._since = {key: since for key, since in self._since.items() if key[0] != query.name}
                 continue
@@ -722,7 +724,10 @@ class Truth:
             self._clients |= self.members(group)
         for removal in self.kafka.removals[self._removals :]:
             client = self._clients.get(removal.member_id, "")
-            alive = any(query.alive and query.client in client for query in self.queries.values())
+            alive = any(
+                query.life and query.client in client and query.life.process.name in self.joined
+                for query in self.queries.values()
+            )
             if removal.why == "rebalance timeout" and alive and self.calm:
                 raise Broken(f"I3: {client} is removed, which has not given up its partitions in time")
         self._removals = len(self.kafka.removals)
@@ -741,7 +746,8 @@ class Truth:
             waits = not self.calm or self._reading(group) or topic in self.outdated
             for query in queries:
                 waits_for_joins = query.rebalance_timeout if self.rebalancing(group) else 0.0
-                killed = self.run.now - query.killed_at < self.kafka.session_timeout + waits_for_joins
+                killed_at = max(query.killed_at, self.coordinated_since if query.killed_at > 0 else 0.0)
+                killed = self.run.now - killed_at < self.kafka.session_timeout + waits_for_joins
                 life = query.life
                 waits |= killed or life is None or life.available_now or life.stopping.is_set() or not life.ready
                 waits |= self.run.now - self.began.get(query.name, 0.0) < SOON

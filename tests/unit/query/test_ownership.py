@@ -305,7 +305,7 @@ def test_a_revocation_waits_until_the_start_is_looked_up_but_for_no_leader(world
     world.refused, world.without_brokers = None, True
     revoking = replace(OWNER, phase=Phase.REVOKING, revoking=BOTH, revoke_by=5.0)
     world.waits.clear()
-    for waits_for in ({B}, frozenset()):  # a lookup may be cut short, but not two
+    for waits_for in (frozenset({B}), frozenset()):  # a lookup may be cut short, but not two
         world.hand.now = query.retry_due(revoking)
         query.retry_pending(revoking, Deadline.after(45.0 / 2))
         assert query.tracker.awaited() == waits_for
@@ -463,6 +463,18 @@ def test_a_commit_waits_at_most_its_timeout_for_another_commit(world: World) -> 
     assert query.commit()
     assert seen == [False]
     assert world.offsets[A].offset == 6
+
+
+def test_a_commit_that_waited_for_another_one_has_half_of_its_time_for_the_response(world: World) -> None:
+    query = Query(world).assign().read({A: 6})
+
+    def acquire(*, timeout: float) -> bool:
+        world.hand.sleep(timeout)
+        return True
+
+    query.committer._one_commit = SimpleNamespace(acquire=acquire, release=lambda: None)  # type: ignore[assignment]
+    assert query.committer.commit(OWNER, world.clients, Deadline.after(4.0, world.hand))
+    assert world.waits[-1] == 2.0
 
 
 @pytest.mark.parametrize("session", [6.0, 45.0])
