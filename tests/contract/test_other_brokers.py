@@ -131,7 +131,9 @@ def test_a_rolling_upgrade_from_2_1_to_4_1_loses_and_repeats_nothing(on_fake: Be
     for upgrade in steps(fake):
         on_fake.produce(1, 1, 1, 1)
         produced += 1
+        one.begin()
         upgrade()
+        one.finish()
         restarted = on_fake.query(logged=two.end)
         two.close()
         restarted.read = two.read
