@@ -14,6 +14,8 @@ when foreachBatch gets their rows, at 1,000 records per second.
 "ceiling" is the rate of kafka-group as a percentage of the rate of rows-from-memory. The tasks of that source return
 the same number of rows of the same size from memory, without Kafka. No Python source can be faster in this Spark.
 
+"CPU" has the CPU time of Spark's JVM and Python workers for each row in microseconds, kafka first.
+
 "received" has the bytes that the broker sent for each byte of values, kafka first. Both sources fetch whole record
 batches, and some of them again for the next micro-batch.
 
@@ -46,6 +48,7 @@ from benchmark.measurement import Measurement  # noqa: E402
 from benchmark.plot import draw  # noqa: E402
 from benchmark.results import Result, table  # noqa: E402
 from benchmark.session import spark_session  # noqa: E402
+from benchmark.source_query import TUNED  # noqa: E402
 from spark_group_source.testing import EmbeddedKafka  # noqa: E402
 from spark_group_source.testing.errors import EmbeddedKafkaError  # noqa: E402
 
@@ -128,7 +131,7 @@ def _bench(args: argparse.Namespace) -> None:
     count = sum(map(len, work))
     say(f"{count} cases, {args.runs} runs each of {' and '.join(sources)}; at most {minutes:.0f} minutes")
     args.output.mkdir(parents=True, exist_ok=True)
-    report = Report(args.output, machine.describe(jars))
+    report = Report(args.output, machine.describe(jars) | {"tuned": args.tuned})
     end = time.monotonic() + 60 * minutes
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
@@ -137,7 +140,11 @@ def _bench(args: argparse.Namespace) -> None:
     ):
         try:
             _measure_all(
-                Measurement(spark, kafka, port, sources, args.runs, Path(directory)), work, report, end, args.peers
+                Measurement(spark, kafka, port, sources, args.runs, Path(directory), args.tuned),
+                work,
+                report,
+                end,
+                args.peers,
             )
         finally:  # also after a failed case or Ctrl-C
             report.finish()
@@ -199,6 +206,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help=f"run few cases with {QUICK_SHARE:.0%}% of the records")
     add("--peers", action="store_true", help=f"with the case {PEERS_CASE}, also measure other clients")
     add("--only", choices=["ours"], help="measure kafka-group only, without the JVM connector")
+    add("--tuned", action="store_true", help=f"with {', '.join(map('='.join, TUNED.items()))} for the JVM source")
     add(
         "--runs",
         type=_runs,

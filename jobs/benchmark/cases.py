@@ -49,17 +49,18 @@ class Extent(Enum):
 class Topic:
     """A topic and its records.
 
-    ``value_bytes`` is the size of each value. If ``large_value_bytes`` is not 0, one value in :data:`LARGE_EVERY` has
-    this size. ``batch_bytes`` is the ``batch.size`` of a producer with time to fill record batches; None is the
-    default, 16 kB. The producer changes the partition after this number of bytes before compression, so compressed
-    record batches are smaller. Without ``batched`` each record has its own record batch. A ``transactional`` topic is
-    written in transactions and read with read_committed. In a ``compacted`` topic compaction has removed about a third
-    of the records.
+    ``value_bytes`` is the size of each value, or with ``skewed`` the mean of sizes of all magnitudes. If
+    ``large_value_bytes`` is not 0, one value in :data:`LARGE_EVERY` has this size. ``batch_bytes`` is the
+    ``batch.size`` of a producer with time to fill record batches; None is the default, 16 kB. The producer changes the
+    partition after this number of bytes before compression, so compressed record batches are smaller. Without
+    ``batched`` each record has its own record batch. A ``transactional`` topic is written in transactions and read with
+    read_committed. In a ``compacted`` topic compaction has removed about a third of the records.
     """
 
     records: int
     value_bytes: int = 100
     large_value_bytes: int = 0
+    skewed: bool = False
     batch_bytes: int | None = None
     codec: str = "none"
     partitions: int = 8
@@ -112,7 +113,7 @@ class Case:
 _PLAIN = Topic(4_000_000)
 _SPREAD = replace(_PLAIN, partitions=100)
 _SPREAD_1_KB = Topic(300_000, value_bytes=1_000, partitions=100)
-_16_KB, _256_KB, _1_MB = 2**14, 2**18, 2**20
+_16_KB, _128_KB, _256_KB, _1_MB = 2**14, 2**17, 2**18, 2**20
 _FILLED = replace(_PLAIN, partitions=4, batch_bytes=_256_KB)
 _FILLED_1_KB = Topic(1_200_000, value_bytes=1_000, partitions=4, batch_bytes=_256_KB)
 _FILLED_10_KB = Topic(150_000, value_bytes=10_000, partitions=4, batch_bytes=_256_KB)
@@ -155,6 +156,8 @@ CASES = (
     _inside("100B-16kB", replace(_FILLED, batch_bytes=_16_KB)),
     _inside("100B-1MB", replace(_FILLED, batch_bytes=_1_MB)),
     _inside("1kB-1MB", replace(_FILLED_1_KB, batch_bytes=_1_MB)),
+    _inside("skewed-128kB", replace(_FILLED_1_KB, skewed=True, batch_bytes=_128_KB)),
+    _inside("10kB-128kB", replace(_FILLED_10_KB, batch_bytes=_128_KB)),
     _inside("10kB-1MB", replace(_FILLED_10_KB, batch_bytes=_1_MB)),
     *_rates("lz4", replace(_PLAIN, codec="lz4")),
     *_rates("zstd", replace(_PLAIN, codec="zstd")),

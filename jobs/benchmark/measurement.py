@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmark import memory, topics
+from benchmark import processes, topics
 from benchmark.broker_bytes import bytes_sent
 from benchmark.cases import GROUP, JVM, MEMORY, Case, Extent, Topic
 from benchmark.errors import BenchError
@@ -32,7 +32,8 @@ class FilledTopic:
 class Measurement:
     """Measures the sources in one Spark session and on one Kafka.
 
-    ``jmx_port`` is the port of the broker's metrics; ``work`` holds the files with the values.
+    ``jmx_port`` is the port of the broker's metrics; ``work`` holds the files with the values. With ``tuned`` the JVM
+    source has the settings :data:`~benchmark.source_query.TUNED`.
     """
 
     spark: SparkSession
@@ -41,6 +42,7 @@ class Measurement:
     sources: tuple[str, ...]
     runs: int
     work: Path
+    tuned: bool = False
 
     def prepare(self, name: str, cases: list[Case]) -> FilledTopic:
         """Creates and fills the topic of the cases, and checks that both sources read the same rows.
@@ -74,19 +76,25 @@ class Measurement:
         for number in range(self.runs):
             # The sources alternate as the first of a pair.
             for source_query in source_queries[:: -1 if number % 2 else 1]:
-                memory.reset_peaks()
+                processes.reset_peaks()
                 runs[source_query.source].append(self._run(source_query))
-                peak = memory.peak_mib()
+                peak = processes.peak_mib()
                 if source_query.source == GROUP and peak is not None:
                     peaks.append(peak)
         return Result(case, runs, max(peaks, default=None))
 
     def _run(self, source_query: SourceQuery) -> Run:
         if source_query.case.extent is not Extent.MICRO_BATCHES:
-            return run(source_query)
+            cpu_before = processes.cpu_seconds(self.spark)
+            measured = run(source_query)
+            cpu_after = processes.cpu_seconds(self.spark)
+            return (
+                measured if cpu_before is None or cpu_after is None else replace(measured, cpu_s=cpu_after - cpu_before)
+            )
         before = bytes_sent(self.kafka, self.jmx_port, source_query.topic)
         measured = run(source_query)
         return replace(measured, received=bytes_sent(self.kafka, self.jmx_port, source_query.topic) - before)
 
     def _source_query(self, source: str, topic: FilledTopic, case: Case) -> SourceQuery:
-        return SourceQuery(self.spark, self.kafka.bootstrap_servers, source, topic.name, topic.rows, case)
+        tuned = self.tuned and source == JVM
+        return SourceQuery(self.spark, self.kafka.bootstrap_servers, source, topic.name, topic.rows, case, tuned)

@@ -48,12 +48,14 @@ class Run:
     """The batches of a run, and the seconds from start() to the end of the last one; or the latency.
 
     ``received`` is the number of bytes that the broker sent for micro-batches. A further batch may have begun.
+    ``cpu_s`` is the CPU time of Spark's JVM and Python workers.
     """
 
     batches: list[Batch]
     seconds: float
     latency_ms: float | None = None
     received: int | None = None
+    cpu_s: float | None = None
 
 
 def run(source_query: SourceQuery) -> Run:

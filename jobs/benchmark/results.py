@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -12,7 +13,7 @@ from benchmark.queries import Run
 WARM_UP_BATCHES = 3
 """The first micro-batches of a run, in which processes start and the JVM compiles code; its median skips them."""
 
-HEAD = ("case", "records", JVM, GROUP, "ratio", "least-most", "ceiling", "with start", "received", "worker MiB")
+HEAD = ("case", "records", JVM, GROUP, "ratio", "least-most", "ceiling", "with start", "CPU", "received", "worker MiB")
 NO_VALUE = "-"
 
 
@@ -58,6 +59,13 @@ class Result:
         quotients = [theirs.seconds / ours.seconds for ours, theirs in pairs]
         return median(quotients) if quotients else None
 
+    def cpu_us(self, source: str) -> float | None:
+        """The median CPU time of the executor for each row, in microseconds; None if the figure is a time."""
+        runs = [run for run in self.runs.get(source, []) if run.cpu_s is not None and not self.in_ms]
+        return (
+            median(1e6 * (run.cpu_s or 0) / sum(batch.rows for batch in run.batches) for run in runs) if runs else None
+        )
+
     def received(self, source: str) -> float | None:
         """The median number of bytes that the broker sent for each byte of values that the source returned."""
         values = [
@@ -74,6 +82,7 @@ class Result:
             source: {
                 "median": self.value(source),
                 "received": self.received(source),
+                "cpu_us": self.cpu_us(source),
                 "runs": [asdict(run) for run in runs],
             }
             for source, runs in self.runs.items()
@@ -101,15 +110,15 @@ class Result:
             f"{min(ratios):.2f}-{max(ratios):.2f}" if ratios else NO_VALUE,
             _number(self.ceiling(), "{:.0%}"),
             _number(self.ratio_with_start(), "{:.2f}"),
-            self.formatted_received(),
+            self._formatted_pair(self.cpu_us, "{:.2f}"),
+            self._formatted_pair(self.received, "{:.1f}"),
             _number(self.peak_mib, "{:.0f}"),
         )
 
-    def formatted_received(self) -> str:
-        """Both sources' bytes received for each byte of values."""
-        if self.received(GROUP) is None:
+    def _formatted_pair(self, figure: Callable[[str], float | None], template: str) -> str:
+        if figure(GROUP) is None:
             return NO_VALUE
-        return " / ".join(_number(self.received(source), "{:.1f}") for source in (JVM, GROUP))
+        return " / ".join(_number(figure(source), template) for source in (JVM, GROUP))
 
     def formatted(self, source: str) -> str:
         """The source's median with its unit."""

@@ -10,6 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmark import rows_from_memory
 from benchmark.cases import GROUP, MEMORY, Case
 
+TUNED = {"kafka.receive.buffer.bytes": "-1", "kafka.max.partition.fetch.bytes": str(8 * 2**20)}
+"""The JVM source as some of its users tune it: a socket buffer that grows, and larger fetches of a partition."""
 TYPES = {"value": "binary", "offset": "long"}
 
 
@@ -23,6 +25,7 @@ class SourceQuery:
     topic: str
     rows: tuple[int, ...]
     case: Case
+    tuned: bool = False
 
     def frame(self, limit: int | None, **options: str) -> DataFrame:
         """The streaming DataFrame. If the source can select columns, it does, as its users would."""
@@ -37,6 +40,8 @@ class SourceQuery:
         options["includeHeaders"] = str(self.case.topic.headers).lower()
         if self.case.topic.transactional:
             options["kafka.isolation.level"] = "read_committed"
+        if self.tuned:
+            options |= TUNED
         if limit:
             options["maxOffsetsPerTrigger"] = str(limit)
         if self.source == GROUP:

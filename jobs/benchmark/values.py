@@ -9,19 +9,23 @@ from benchmark.cases import LARGE_EVERY, Topic
 
 MAX_VALUES, MAX_VALUE_BYTES = 10_000, 20_000_000
 """Maximum number of distinct values of a topic, and their maximum size in bytes."""
+MIN_VALUE_BYTES = 80
+SKEW = 1.4
+"""The standard deviation of the logarithm of skewed sizes: half of the bytes are in a twelfth of the values."""
 WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "haven", "inlet", "jetty", "knoll", "ledge")
 
 
 def values(topic: Topic) -> list[str]:
-    """Lines of JSON with the sizes that the topic names."""
+    """Lines of JSON with the sizes that the topic names, at least :data:`MIN_VALUE_BYTES`."""
     rng = random.Random(topic.value_bytes)
     count = min(MAX_VALUES, MAX_VALUE_BYTES // topic.mean_value_bytes)
-    return [
-        _value(
-            rng, topic.large_value_bytes if topic.large_value_bytes and not number % LARGE_EVERY else topic.value_bytes
-        )
-        for number in range(count)
-    ]
+    return [_value(rng, _size(rng, topic, number)) for number in range(count)]
+
+
+def _size(rng: random.Random, topic: Topic, number: int) -> int:
+    if topic.skewed:
+        return int(max(topic.value_bytes * rng.lognormvariate(-(SKEW**2) / 2, SKEW), MIN_VALUE_BYTES))
+    return topic.large_value_bytes if topic.large_value_bytes and not number % LARGE_EVERY else topic.value_bytes
 
 
 def _value(rng: random.Random, size: int) -> str:
