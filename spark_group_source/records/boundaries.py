@@ -95,7 +95,7 @@ MAX_VARINT_SIZE = 10
 
 _BLOCK_STEPS = 16
 """Steps between two checks for lanes that ended."""
-_MAX_SEQUENTIAL_LANES = 16
+_MAX_SEQUENTIAL_LANES = 32
 """Maximum number of lanes that a plain loop scans faster than numpy."""
 _MIN_RECORDS_OF_BLOCK = 100
 """If a block finds fewer records, because each record of 8 kB stops a lane, the plain loop finds the others faster."""
