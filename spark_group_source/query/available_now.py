@@ -83,6 +83,7 @@ class AvailableNowTarget:
         self._timeout = options.available_now_timeout
         self._clock = clock
         self._target: dict[TopicPartition, int] | None = None
+        self._limits: dict[TopicPartition, int] = {}
         self._unreached: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._progress_at = clock()
@@ -115,7 +116,7 @@ class AvailableNowTarget:
                 log.warning("group %s: the end of this run cannot be looked up: %s", self._settings.group_id, error)
                 self._sleep()
             else:
-                self._unreached = dict(self._target)
+                self._limits, self._unreached = dict(self._target), dict(self._target)
                 self._status_lines.restart()
                 self._note_progress()
 
@@ -128,8 +129,8 @@ class AvailableNowTarget:
         assert self._target is not None, "set_once() comes first"
         if self._extension_due:
             self._extension_due, self.extended = False, True
-            self._target |= {tp: max(end, self._target[tp]) for tp, end in end_offsets.items() if tp in self._target}
-        return {tp: min(end, self._target.get(tp, 0)) for tp, end in end_offsets.items()}
+            self._limits |= {tp: max(end, self._limits[tp]) for tp, end in end_offsets.items() if tp in self._limits}
+        return {tp: min(end, self._limits.get(tp, 0)) for tp, end in end_offsets.items()}
 
     def is_reached(self, to_reset: Partitions = frozenset()) -> bool:
         """Whether the group's commits have reached the target in every partition.
@@ -141,6 +142,16 @@ class AvailableNowTarget:
             DeadlineExceeded: no progress for as long as a dead member and a rebalance may take, while no other member
                 owns the rest; or for ``availableNowTimeout``.
         """
+        known = len(self._unreached)
+        self._look_at_progress(to_reset)
+        if not self._unreached and known < len(self._target or ()):
+            # The group may have gone back meanwhile, after a truncation or by a reset: all are looked up again.
+            self._unreached = dict(self._target or {})
+            self._look_at_progress(to_reset)
+        self._check_progress()
+        return not self._unreached
+
+    def _look_at_progress(self, to_reset: Partitions) -> None:
         self._progress_at = min(self._progress_at, self._clock())
         deadline = Deadline.after(LOOKUP_TIMEOUT + self._settings.offset_fetch_timeout, self._clock)
         committed = self._group_offsets.committed(self._unreached, deadline) if self._unreached else {}
@@ -158,8 +169,6 @@ class AvailableNowTarget:
                     self._without_owner += min(self._looked_at - looked_before, MAX_LOOK)
         except RetriableError as error:
             log.warning("group %s: the group's progress cannot be looked up: %s", self._settings.group_id, error)
-        self._check_progress()
-        return not self._unreached
 
     @property
     def unreached(self) -> Offsets:
@@ -169,7 +178,7 @@ class AvailableNowTarget:
     def lower(self, ends: Offsets) -> None:
         """These logs were truncated before the target: their end is the target now."""
         assert self._target is not None, "set_once() comes first"
-        for offsets in (self._target, self._unreached):
+        for offsets in (self._target, self._limits, self._unreached):
             offsets.update({tp: end for tp, end in ends.items() if tp in offsets})
 
     def batch_planned(self, batch: BatchOffset) -> None:
@@ -234,7 +243,7 @@ class AvailableNowTarget:
     def _remove(self, deleted: set[TopicPartition]) -> None:
         """The run does not wait for deleted partitions, nor does it read them if they are recreated."""
         assert self._target is not None, "set_once() comes first"
-        for offsets in (self._target, self._unreached, self._committed):
+        for offsets in (self._target, self._limits, self._unreached, self._committed):
             for tp in deleted:
                 offsets.pop(tp, None)
 

@@ -109,7 +109,7 @@ def resume_at(
         logged: the range that this query logged last for the partition, if it ever read it.
         replayed: the range that Spark has read again after a restart, with the time of that as its lineage. Spark has
             thereby obeyed an earlier decision to go back to an offset in the range.
-        given_up: the committed offset when this query lost the partition in mid-batch. A commit between it and the
+        given_up: the committed offset when this query lost the partition in mid-batch. A commit above it and below the
             logged end is by another consumer that read the same records, and no decision to go back.
     """
     if committed is None:
@@ -125,7 +125,7 @@ def resume_at(
                 and replayed.start <= committed.offset < replayed.end
             ):
                 return Start(logged.end, StartRule.REPLAYED, lineage)
-            if lineage is None and given_up is not None and given_up <= committed.offset:
+            if lineage is None and given_up is not None and given_up < committed.offset:
                 return Start(logged.end, StartRule.LOGGED, logged.lineage)
     return Start(committed.offset, StartRule.MOVED if lineage is None else StartRule.COMMITTED, lineage)
 

@@ -226,7 +226,8 @@ class Channel:
             self.cut()
             return
         if broker.hung_until > run.now:
-            run.at(broker.hung_until, lambda: self._arrive(api, request, number, fault))
+            until = min(broker.hung_until, run.now + 1.0)  # it may heal before
+            run.at(until, lambda: self._arrive(api, request, number, fault))
             return
         if self.process.dead and (getattr(request, "group_instance_id", None) or getattr(request, "instance_id", None)):
             return  # it would fence the process that has the instance id now, as another client of the same id does

@@ -301,9 +301,8 @@ class Scenario:
                 happens.start()
         hold = chance.pick("hold", 0.0, aims.HOLDS, 0.8 if place in aims.FUNCTIONS else 0.15)
         if hold and life is not None and run.current is not None:
-            process.held_at, process.held_until = place, run.now + hold
-            self.truth.held(process, hold)
-            run.block(process.held_until)
+            self.truth.held(process, place, hold)
+            run.block(run.now + hold)
         return fault
 
     def _at_arrival(self, happens: Thread) -> str:
@@ -318,7 +317,7 @@ class Scenario:
             return ""
         if self.chance.flag("a thread hesitates", self.hesitation):
             seconds = self.chance.number("hesitates", 0.3, 0.02, 1.0)
-            thread.process.held_at, thread.process.held_until = place, self.run.now + seconds
+            self.truth.hesitates(thread.process, place, seconds)
             self.run.block(self.run.now + seconds)
         return ""
 

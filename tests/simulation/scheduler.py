@@ -33,8 +33,8 @@ class Process:
         self.ended = False
         """Whether it ended by itself, or was killed."""
         self.paused_until = 0.0
-        self.held_at, self.held_until = "", 0.0
-        """Where one of its threads did not go on, and until when."""
+        self.held_until = self.plan_held_until = 0.0
+        """Until when one of its threads did not go on: anywhere, and between a plan's last check and its batch."""
         self.skew = 0.0
         """Seconds by which its host's clock is behind."""
         self.threads: list[Thread] = []

@@ -101,7 +101,7 @@ class Query:
         self.revocation_timeout, self.rebalance_timeout = settings.revocation_timeout, settings.rebalance_timeout
         self.trigger = self.slowest_trigger = 1.0
         self.skew = 0.0
-        self.killed_at = -1e9
+        self.killed_at = self.plan_began = -1e9
         self.max_batch_seconds = 0.5
         self.alone = False
         self.wraps = False
@@ -264,6 +264,7 @@ class Life:
             self.stopping.wait(0.0 if self.available_now else query.trigger)
 
     def _latest(self, start: Offset) -> Any:
+        self.query.plan_began = self.query.run.now
         if self.query.spark_4_1:
             return self._call("latestOffset", self.reader.latestOffset)
         return self._call("latestOffset", self.reader.latestOffset, start, self.reader.getDefaultReadLimit())

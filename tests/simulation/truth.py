@@ -117,6 +117,8 @@ class Truth:
         """When an unclean election last removed records of a partition, and the lowest offset that ever was removed."""
         self.open: dict[str, Open] = {}
         self.uncommitted: dict[str, dict[Key, set[int]]] = {}
+        self.given_up: dict[tuple[str, Key], tuple[int, int]] = {}
+        """The commit and the end of what a query read when the group removed its member."""
         self.ends_at_birth: dict[str, dict[tuple[str, int], int]] = {}
         """By the ids of topics and partition numbers."""
         self.planned_ranges: dict[tuple[str, str], list[OffsetRange]] = {}
@@ -203,13 +205,16 @@ class Truth:
             # A move in mid-batch looks like a client's commit: of a batch without a report, and of what faults left
             # uncommitted before the batch that follows.
             life = self.queries[name].life
-            if life is None:
+            if life is None or name in self.unaware:
                 continue
             if batch.done and (batch.replayed or not batch.told or life.process.held_until > self.run.now):
                 for read in batch.ranges:
                     if (read.topic_id, read.partition) == key[1:]:
                         at.done |= set(range(read.start, read.end))
             at.done |= self.uncommitted.get(name, {}).get(key, set())
+        for (name, lost), (commit, end) in self.given_up.items():
+            if lost == key and self.queries[name].life and commit < offset < end:
+                at.done |= at.before  # it looks like a commit of another client that read the same
         at.started, at.committed, at.by = True, offset, "operator"
         at.without_epoch = True
         at.repeatable |= set(range(offset, LAST))
@@ -282,6 +287,7 @@ class Truth:
         self.open[query.name] = Open()
         self.unaware.discard(query.name)
         self.aware_at.pop(query.name, None)
+        self.given_up = {lost: where for lost, where in self.given_up.items() if lost[0] != query.name}
         self.told(f"{life} starts{' an AvailableNow run' if available_now else ''}")
 
     def took_target(self, query: Query) -> None:
@@ -357,10 +363,9 @@ class Truth:
                 at.repeatable |= set(range(start, LAST))
 
     def _was_held(self, query: Query, since: float) -> bool:
-        """Whether a query stood still after this time between its plan and its batch."""
+        """Whether a query planned before this time, and stood still after it before the batch."""
         process = query.life.process if query.life else self.run.outside
-        held_until = process.held_until if process.held_at in AFTER_PLAN else 0.0
-        return max(held_until, process.paused_until) > since
+        return query.plan_began <= since < max(process.plan_held_until, process.paused_until)
 
     def _check_start(self, query: Query, key: Key, read: OffsetRange) -> None:
         at, topic, start = self.at(key), read.topic, read.start
@@ -467,17 +472,28 @@ class Truth:
         for key, offsets in self.uncommitted.pop(query.name, {}).items():
             self.at(key).repeatable |= offsets
 
-    def held(self, process: Process, seconds: float) -> None:
-        """A thread does not go on for some seconds: up to one of them no promise suffers."""
+    def hesitates(self, process: Process, place: str, seconds: float) -> None:
+        """A thread does not go on for some seconds."""
+        process.held_until = self.run.now + seconds
+        if place in AFTER_PLAN:
+            process.plan_held_until = max(process.plan_held_until, process.held_until)
+
+    def held(self, process: Process, place: str, seconds: float) -> None:
+        """The same by a strike: up to one second no promise suffers."""
+        self.hesitates(process, place, seconds)
         tell = self.told if seconds <= 1.0 else partial(self.outage, seconds)
         tell(f"a thread of {process.name} is held for {seconds} s")
 
     def expelled(self, query: Query) -> None:
         """The group loses a member: what it had open may be repeated."""
         self.expelled_at = self.run.now
-        self.open[query.name].lost = True
+        batch = self.open[query.name]
+        for read in batch.ranges if not batch.lost else ():
+            key = query.options["kafka.group.id"], read.topic_id, read.partition
+            self.given_up[query.name, key] = self.at(key).committed or 0, read.end
+        batch.lost = True
         self.unaware.add(query.name)
-        self._give_up(query, self.open[query.name].ranges)
+        self._give_up(query, batch.ranges)
         for at in self.partitions.values():
             at.by = at.owner = ""
 
@@ -493,7 +509,8 @@ class Truth:
             raise Broken(f"I8: {query.name} has ended, and its member is still in the group")
         for key, pending in self.uncommitted.get(query.name, {}).items():
             owned = query.client in self._clients.get(self.at(key).owner, "")
-            if pending and owned and not suffered and told and not self.open[query.name].lost:
+            now = key[1] in map(_text, self.kafka.ids.values())  # or no commit can name the topic
+            if pending and owned and now and not suffered and told and not self.open[query.name].lost:
                 raise Broken(f"I2: {query.name} has ended without a commit of {_span(sorted(pending))} of {key[2]}")
 
     def lost_data(self, query: Query, error: Exception) -> None:
@@ -519,7 +536,9 @@ class Truth:
             raise Broken(f"I7: {query.name} ends because of a single commit that failed")
 
     def _gone(self, query: Query) -> set[str]:
-        return set(query.options.get("subscribe", "").split(",")) - self.kafka.logs.keys() - {""}
+        given = query.options
+        topics = json.loads(given["assign"]) if "assign" in given else given["subscribe"].split(",")
+        return set(topics) - self.kafka.logs.keys()
 
     def run_ended(self, query: Query) -> None:
         """I10: an AvailableNow run has ended by itself."""
@@ -556,8 +575,9 @@ class Truth:
             self.joined.add(process.name)
         if api == "JoinGroup" or getattr(request, "member_epoch", 1) == 0:
             name = self.client_query[process.name].name
-            self.unaware.discard(name)
-            self.aware_at[name] = self.run.now
+            if name in self.unaware:
+                self.unaware.discard(name)
+                self.aware_at[name] = self.run.now
         if api == "OffsetCommit":
             self._committed(process, request, response)
         if api in ("SyncGroup", "ConsumerGroupHeartbeat") and not response.error_code:
@@ -603,6 +623,8 @@ class Truth:
         at.repeatable |= fallen
         # A commit without room for its tag cannot be told from an operator's, so nothing repairs what it moves back.
         at.beyond_repair = offset < (at.committed or 0) and not part.committed_metadata
+        if offset < (at.committed or 0):
+            self.moved_at = self.run.now
         at.started, at.committed, at.by = True, offset, member
         for pending in self.uncommitted.values():
             if key in pending:

@@ -193,6 +193,19 @@ def test_a_run_waits_without_limit_for_a_living_member_that_owns_the_rest(
         wait(target, world, 120.0)
 
 
+def test_a_run_does_not_end_while_the_group_has_gone_back_behind_its_target(world: World) -> None:
+    world.logs[B] = (3, 7)
+    world.offsets = {A: 10}
+    target = make(world)
+    target.set_once()
+    assert not target.is_reached()
+    world.offsets = {A: 4, B: 7}
+    assert not target.is_reached()
+    assert target.unreached == {A: 10}
+    world.offsets[A] = 10
+    assert target.is_reached()
+
+
 def test_what_a_waiting_run_reads_beyond_its_target_is_no_progress(world: World) -> None:
     world.logs[B] = (3, 7)
     world.offsets = {A: 10}
