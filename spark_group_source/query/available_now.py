@@ -162,8 +162,7 @@ class AvailableNowTarget:
                     raise committed.error
                 log.warning("group %s: the group's progress is unknown: %s", self._settings.group_id, committed.reason)
             else:
-                current = {tp: commit for tp, commit in committed.items() if tp not in to_reset}
-                self._update_progress(current, deadline)
+                self._update_progress(committed, to_reset, deadline)
                 self._looked_at = self._clock()
                 if looked_before is not None:
                     self._without_owner += min(self._looked_at - looked_before, MAX_LOOK)
@@ -223,17 +222,21 @@ class AvailableNowTarget:
         raise_or_skip_deleted(missing, self._fail_on_data_loss)
         return ends
 
-    def _update_progress(self, committed: Mapping[TopicPartition, CommittedOffset], deadline: Deadline) -> None:
-        uncommitted = [tp for tp in self._unreached if tp not in committed]
+    def _update_progress(
+        self, committed: Mapping[TopicPartition, CommittedOffset], to_reset: Partitions, deadline: Deadline
+    ) -> None:
         # The owner of an empty partition may never commit it. Its earliest offset shows that it is empty.
-        earliest, missing = self._look_up(uncommitted, EARLIEST, deadline)
+        earliest, missing = self._look_up(self._unreached.keys() - committed.keys(), EARLIEST, deadline)
         raise_or_skip_deleted(missing, self._fail_on_data_loss)
         self._remove(missing)
-        progress = self._committed | {tp: commit.offset for tp, commit in committed.items()} | earliest
+        looked_up = {tp: commit.offset for tp, commit in committed.items()} | earliest
+        progress = self._committed | {tp: offset for tp, offset in looked_up.items() if tp not in to_reset}
         if progress != self._committed:
             self._note_progress()
         # A partition without a leader now is unreached, unless it never held a record.
-        self._unreached = {tp: end for tp, end in self._unreached.items() if progress.get(tp, 0) < end}
+        self._unreached = {
+            tp: end for tp, end in self._unreached.items() if progress.get(tp, 0) < end or tp in to_reset
+        }
         # Only these are looked up from here on. That the others are missing in the next lookup is no progress.
         self._committed = {tp: progress[tp] for tp in self._unreached if tp in progress}
 

@@ -514,13 +514,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "M50",
         10,
         "a run ends without a partition that has neither a leader nor a commit",
-        (("query/available_now.py", "if progress.get(tp, 0) < end}", "if progress.get(tp, end) < end}"),),
+        (("query/available_now.py", "if progress.get(tp, 0) < end or", "if progress.get(tp, end) < end or"),),
     ),
     Mutant(
         "M51",
         10,
         "a run waits for a partition of another consumer without a commit, whose records retention has deleted",
-        (("query/available_now.py", "} | earliest", "}"),),
+        (("query/available_now.py", "in committed.items()} | earliest", "in committed.items()}"),),
     ),
     Mutant(
         "M52",

@@ -325,7 +325,8 @@ class Truth:
         before = self.planned_ranges.setdefault((query.name, text), ranges)
         if sorted(before) != sorted(ranges):
             raise Broken(f"I1: {query.name} replays {_names(ranges)} instead of {_names(before)}")
-        lost = query.name in self.unaware or self._was_held(query, self.aware_at.get(query.name, LAST))
+        lost_at = min(self.aware_at.get(query.name, LAST), self._session_end(query))
+        lost = query.name in self.unaware or self._was_held(query, lost_at)
         for read in ranges:
             group = query.options["kafka.group.id"]
             key = group, read.topic_id, read.partition
@@ -345,12 +346,13 @@ class Truth:
 
     def _check_session(self, query: Query) -> None:
         """I3: without an answer for a whole session, all partitions are lost."""
-        life = query.life
-        if life is None or "assign" in query.options:
-            return
-        ends = self.heard.get(life.process.name, LAST) + self.kafka.session_timeout
-        if self.run.now > ends and not self._was_held(query, ends):
+        if self.run.now > (ends := self._session_end(query)):
             raise Broken(f"I3: {query.name} plans a batch {self.run.now - ends:.1f} s after its session's end")
+
+    def _session_end(self, query: Query) -> float:
+        if query.life is None or "assign" in query.options:
+            return LAST
+        return self.heard.get(query.life.process.name, LAST) + self.kafka.session_timeout
 
     def _reset(self, query: Query, key: Key, start: int, log: FakeLog) -> None:
         """I6: a query that resets moves each partition of its first assignment, once."""

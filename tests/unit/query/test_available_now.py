@@ -206,6 +206,13 @@ def test_a_run_does_not_end_while_the_group_has_gone_back_behind_its_target(worl
     assert target.is_reached()
 
 
+def test_a_run_does_not_end_before_an_empty_partition_is_reset(world: World, target: AvailableNowTarget) -> None:
+    world.offsets = {A: 10}
+    assert not target.is_reached(frozenset({B}))
+    assert target.unreached == {B: 3}
+    assert target.is_reached()
+
+
 def test_what_a_waiting_run_reads_beyond_its_target_is_no_progress(world: World) -> None:
     world.logs[B] = (3, 7)
     world.offsets = {A: 10}
