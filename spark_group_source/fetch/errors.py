@@ -129,8 +129,7 @@ class FetchErrorHandler:
 
         Every range was below the high watermark when it was planned. An unclean election has truncated the log,
         or it was restored. The task accepts this after several responses in a row and ListOffsets, which
-        leaders reject while their high watermark may lag (KIP-207). An open transaction does not end the log: the task
-        waits.
+        leaders reject while their high watermark may lag (KIP-207). With an open transaction the task waits.
 
         Raises:
             DataLoss: the log was truncated, and ``fail_on_data_loss`` is set.

@@ -102,8 +102,7 @@ class PartitionData:
     (producer id, first offset) of aborted transactions.
 
     ``last_stable_offset`` is the start of the first open transaction, or else ``high_watermark``, which is the end
-    offset. ``preferred_replica`` is the broker to fetch from instead; a response with one has no records. -1 means
-    none.
+    offset. ``preferred_replica`` is the broker to fetch from instead, or -1; a response with one has no records.
     """
 
     topic: str

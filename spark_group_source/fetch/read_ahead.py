@@ -60,8 +60,7 @@ class ReadAheadBuffer:
     def take(self, wanted: OffsetRange) -> RecordBatches | None:
         """The kept record batches with the first records of the range; None if there are none.
 
-        The leader epoch must be that of the range: then the leader only appended to the log since the records were
-        read.
+        The leader epoch must be that of the range: then the leader has only appended to the log since.
         """
         path = self._path(wanted)
         if path is None:

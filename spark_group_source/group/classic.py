@@ -239,8 +239,7 @@ class ClassicProtocol(GroupProtocol):
         _topics: the topics of the subscription.
         _group_topics: only for the leader, the subscribed topics of all members, also those that do not exist now.
         _partition_counts: only for the leader, the partition counts of these topics.
-        _returned: whether this static member was in the group before and must check for unowned partitions; ``None``:
-            unknown.
+        _returned: whether this static member was in the group and must check for unowned partitions, if known.
     """
 
     first = Join()
@@ -346,8 +345,7 @@ class ClassicProtocol(GroupProtocol):
     def leave(self, cluster: Cluster | None = None) -> None:
         """See :meth:`GroupProtocol.leave`.
 
-        A static member leaves only with ``static_leaves``: its next run, within the session timeout, gets the same
-        partitions.
+        A static member leaves only with ``static_leaves``: its next run within a session gets the same partitions.
         """
         member_id = self.member.membership.member_id
         stays = self.settings.instance_id is not None and not self.settings.static_leaves

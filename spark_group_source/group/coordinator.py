@@ -19,7 +19,7 @@ from spark_group_source.errors import (
 )
 from spark_group_source.group.membership import ErrorAction, RequestFailed, error_action, fatal
 from spark_group_source.group.settings import CurrentCoordinator, Timings
-from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.cluster import Cluster, build_request, check_response, parse_response
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.waiting import Interrupted
 
@@ -97,12 +97,10 @@ class CoordinatorClient:
     def call(self, request: Any, deadline: Deadline, while_waiting: WhileWaiting | None = None) -> Any:
         """Returns the broker's response, or :class:`RequestFailed` if none arrived.
 
-        Only the response may take until the deadline: finding and reaching the coordinator takes at most one request
-        timeout.
+        Only the response may take until the deadline: finding the coordinator takes at most one request timeout.
 
         Raises:
-            Interrupted: the deadline's wakeup was set; the request is pending at the broker, and the connection is
-                closed.
+            Interrupted: the deadline's wakeup was set; the request is pending, and the connection is closed.
         """
         sent = False
         try:
@@ -142,12 +140,15 @@ class CoordinatorClient:
         return None
 
     def topic_ids(self, topics: Collection[str], deadline: Deadline) -> dict[str, str] | RequestFailed:
-        """The ids that these topics have now, as any broker knows them."""
+        """The ids, if any, that these topics have for the coordinator: its offsets are in these, or in later ones."""
+        quick = deadline.at_most(self._cluster.options.request_timeout)
         try:
-            found = self._cluster.topics(topics, deadline.at_most(self._cluster.options.request_timeout), fresh=True)
+            response = self._connect(quick).call(build_request(topics), quick)
+            check_response(response)
         except CALL_ERRORS as error:
             return self._failed(error)
-        return {name: topic.id for name, topic in found.items() if topic.id and not topic.error}
+        found = parse_response(response).topics
+        return {name: topic.id for name, topic in found.items() if not topic.error}
 
     def connect_to_known(self, deadline: Deadline) -> RequestFailed | None:
         """Connects to the coordinator if it is the broker that knows the member's generation; ``None`` if so."""

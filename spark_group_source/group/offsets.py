@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
@@ -108,8 +108,7 @@ RECORD_BYTES = 64
 class CommitResult:
     """The result of a commit: the confirmed partitions, the errors by partition, and those without an answer.
 
-    ``failure`` is an error of the request as a whole. An ``unanswered`` commit may still be applied, even after later
-    ones.
+    ``failure`` is an error of the request as a whole. An ``unanswered`` one may still be applied, after later ones.
     """
 
     confirmed: Partitions = frozenset()
@@ -189,7 +188,7 @@ class GroupOffsets:
             if isinstance(current, RequestFailed):
                 return CommitResult(failure=current)
             former = {
-                tp for tp in offsets if topic_ids.get(tp) and current.get(tp.topic, topic_ids[tp]) != topic_ids[tp]
+                tp for tp in offsets if topic_ids.get(tp) and (current.get(tp.topic) or topic_ids[tp]) != topic_ids[tp]
             }
             if former:
                 others = {tp: commit for tp, commit in offsets.items() if tp not in former}
@@ -300,6 +299,10 @@ class GroupOffsets:
                         part.committed_offset, part.metadata or "", part.committed_leader_epoch
                     )
         return self._client.failure("OffsetFetch", group.error_code) if group.error_code else offsets
+
+    def topic_ids(self, topics: Collection[str], deadline: Deadline) -> dict[str, str] | RequestFailed:
+        """The ids that these topics have for the coordinator."""
+        return self._client.topic_ids(topics, deadline) if topics else {}
 
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
         """The group's state and members."""

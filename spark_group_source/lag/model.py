@@ -130,8 +130,7 @@ class LagReport:
         source: the number of the source in the query's progress.
         group: the consumer group if a lag client looked it up; ``None`` if the figures come from the query's progress.
         unknown: the partitions whose lag is unknown, because no leader returned the end offset.
-        counters: what happened to the query's membership, up to the last batch; ``None`` before the first batch, and on
-            PySpark 4.1.
+        counters: what happened to the query's membership, up to the last batch; ``None`` before it, and on PySpark 4.1.
     """
 
     query: str

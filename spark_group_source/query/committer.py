@@ -22,6 +22,8 @@ from spark_group_source.text import names
 log = logging.getLogger(__name__)
 
 _REJECTED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorAction.STALE_EPOCH
+_REBALANCES = (*_REJECTED, ErrorAction.REJOIN)
+"""What a commit meets while the group goes on in another generation: the rebalance decides, and not a retry."""
 
 _TRIMMED = "commitMetadata is too long", "the metadata is too long", "even the tag is too long"
 """What the log says at each step of shorter metadata."""
@@ -131,7 +133,8 @@ class Committer:
             now = self._member.commit_rejected(me, answer.failure, deadline) if rejected else None
             if now is not None:
                 return self._commit_pending(now, clients, deadline)
-            self._commit_failed(offsets.keys() - answer.confirmed, answer.failure.reason)
+            rebalances = bool(me.member_id) and answer.failure.action in _REBALANCES
+            self._commit_failed(offsets.keys() - answer.confirmed, answer.failure.reason, counts=not rebalances)
             return False
         if answer.confirmed:
             self._failures_in_a_row = 0
@@ -170,10 +173,10 @@ class Committer:
         short = "" if lineage else tag
         return (commit_metadata({**lineage, **fields}, tag), commit_metadata(lineage, tag), short, "")[self._trimmed]
 
-    def _commit_failed(self, partitions: Iterable[TopicPartition], why: str) -> None:
+    def _commit_failed(self, partitions: Iterable[TopicPartition], why: str, *, counts: bool) -> None:
         self._counters.failed_commits += 1
         self._retry_timer.restart()
-        self._failures_in_a_row += 1
+        self._failures_in_a_row += counts
         if self._options.on_commit_failure != "fail" or self._failures_in_a_row <= self._options.commit_retries:
             log.warning("group %s: a commit failed and will be retried: %s", self._group_id, why)
             return

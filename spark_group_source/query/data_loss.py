@@ -143,7 +143,8 @@ class EpochCheck:
             answers = {}
         if epochs.keys() - self.unconfirmed:
             log.info("leaders of %s changed; %d of %d answered", names(epochs), len(answers), len(epochs))
-        self._retry_at = self._clock() + max(MIN_BACKOFF, BACKOFF_FACTOR * (self._clock() - began))
+        took = min(self._clock() - began, LOOKUP_TIMEOUT)  # a process that was suspended must not wait for hours
+        self._retry_at = self._clock() + max(MIN_BACKOFF, BACKOFF_FACTOR * took)
         return answers
 
 

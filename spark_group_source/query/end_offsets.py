@@ -67,7 +67,7 @@ class LeaderlessProbe:
         finally:
             self._timeout = min(self._timeout * 2, MAX_TIMEOUT)
             now = self._clock()
-            self._next_at = now + max(min(self._timeout, INTERVAL), (now - began) * BACKOFF_FACTOR)
+            self._next_at = now + max(min(self._timeout, INTERVAL), min(now - began, MAX_TIMEOUT) * BACKOFF_FACTOR)
 
 
 LOOKUP_TIMEOUT = 10.0

@@ -566,8 +566,7 @@ class OffsetTracker:
     # The end of an assignment, and moves.
 
     def awaited(self) -> Partitions:
-        """Partitions for which a revocation waits: the batch in flight reads them, or they are uncommitted. Caller:
-        anybody."""
+        """Partitions for which a revocation waits: the batch in flight reads them, or they are uncommitted."""
         with self._lock:
             return self._reading | self._uncommitted()  # 3: the batch and its commit
 
@@ -587,8 +586,7 @@ class OffsetTracker:
         )
 
     def remove(self, partitions: Partitions) -> tuple[Partitions, Partitions]:
-        """These were revoked or lost: the query plans and commits nothing of them from here on. Caller: the member's
-        thread.
+        """These were revoked or lost: the query plans and commits nothing of them now. Caller: the member's thread.
 
         Returns those of them that the batch in flight reads, and the uncommitted ones.
         """
@@ -603,8 +601,7 @@ class OffsetTracker:
     def restart_topics(self, ids: Mapping[str, str], starts: Mapping[TopicPartition, Start]) -> None:
         """These topics were recreated, with these ids: forgets all offsets in the former ones. Caller: the query.
 
-        ``starts`` are where partitions start whose position is lost thereby. Others have started in the new topic
-        already.
+        ``starts`` are where partitions start whose position is lost thereby. Others have started already.
         """
         with self._lock:
             logged = self._logged.items()

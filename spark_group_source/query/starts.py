@@ -24,6 +24,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DeadlineExceeded, OptionError, RetriableError, raise_or_warn
@@ -104,6 +105,7 @@ def warn_if_read_by_others(
 
 
 OffsetsByTopic = dict[str, dict[int, int]]
+Answer = TypeVar("Answer")
 
 
 def starting_offsets_callback(path: str | None) -> Callable[[Offsets, Offsets], Offsets]:
@@ -244,7 +246,8 @@ class StartOffsetResolver:
             GroupSourceError: the group or the leaders do not answer, or reject the request.
         """
         partitions: Partitions = frozenset(lookup)
-        ids = self._topic_ids(partitions, clients, deadline)  # first: a commit is of this topic or a later one
+        # First, and as the coordinator knows them: a commit is of this topic or a later one.
+        ids = _answered(clients.offsets.topic_ids({tp.topic for tp in partitions}, deadline))
         commits = self._committed(partitions, me, clients, deadline)
         partitions = self._tracker.assigned_in(ids, partitions)
         logged = self._tracker.logged(partitions, ids)
@@ -286,20 +289,11 @@ class StartOffsetResolver:
         query may get these later, and then nothing shows whether a commit is from before.
         """
         unchecked = self._unchecked_commits
-        commits = clients.offsets.committed(partitions | (unchecked or frozenset()), deadline, me)
-        if isinstance(commits, RequestFailed):
-            raise commits.error or DeadlineExceeded(f"The committed offsets cannot be read: {commits.reason}.")
+        commits = _answered(clients.offsets.committed(partitions | (unchecked or frozenset()), deadline, me))
         if unchecked:
             check_prior_commits(stream_start(self._options), commits, self._group_id)
         self._unchecked_commits = None
         return {tp: commit for tp, commit in commits.items() if tp in partitions}
-
-    def _topic_ids(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> dict[str, str]:
-        """The ids that the topics have now: an offset in a deleted topic would skip records of its successor."""
-        if not partitions:
-            return {}
-        topics = clients.cluster.topics({tp.topic for tp in partitions}, deadline, fresh=True)
-        return {name: topic.id for name, topic in topics.items() if not topic.error}
 
     def _starting_offsets(
         self, partitions: Partitions, pinned: PinnedStarts, clients: KafkaClients, deadline: Deadline
@@ -400,6 +394,12 @@ def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
     if starts:
         listed = ", ".join(f"{tp} at {start.offset} ({start.rule.value})" for tp, start in sorted(starts.items()))
         log.info("group %s: starts %s", group_id, listed)
+
+
+def _answered(answer: Answer | RequestFailed) -> Answer:
+    if isinstance(answer, RequestFailed):
+        raise answer.error or DeadlineExceeded(f"The committed offsets cannot be read: {answer.reason}.")
+    return answer
 
 
 def _without_commit(spec: StartSpec) -> OffsetSpec | None:

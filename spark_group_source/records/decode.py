@@ -28,8 +28,7 @@ class Decoder:
     """Decodes fetched records into the columns of one schema. Keeps nothing between calls; for one thread at a time.
 
     Args:
-        schema: columns of :data:`columns.ALL_COLUMNS` and :data:`columns.TEXT_COLUMNS`, in any order; only these are
-            built.
+        schema: columns of :data:`columns.ALL_COLUMNS` and :data:`columns.TEXT_COLUMNS`, in any order.
         read_committed: leave out the records of aborted transactions.
         check_crcs: compare the checksum of every record batch that gives rows, like Java's ``check.crcs``.
         limits: limits on memory.

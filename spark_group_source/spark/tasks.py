@@ -36,8 +36,7 @@ def split_into_tasks(
 ) -> list[TaskRanges]:
     """Groups ranges into tasks. Every offset is in exactly one task; empty ranges are left out.
 
-    The result depends on the ranges alone, so a replayed batch has the same tasks. No task holds two ranges of the same
-    partition.
+    The result depends on the ranges alone, so a replayed batch has the same tasks. No task holds a partition twice.
 
     Args:
         ranges: at most one range per partition.

@@ -279,8 +279,7 @@ def read_token(
     """Returns the token of a successful answer.
 
     Args:
-        date: the server's time as an HTTP date, or empty. Lifetimes are computed from it, because this clock may be
-            wrong.
+        date: the server's time as an HTTP date, or empty. Lifetimes are counted from it: this clock may be wrong.
         now: this clock, in seconds since 1970.
 
     Raises:

@@ -299,8 +299,7 @@ def is_tls_error(error: OSError) -> TypeGuard[ssl.SSLError]:
 def session_error(broker: str, error: ssl.SSLError, *, responded: bool) -> GroupSourceError:
     """Converts an error after the handshake. It does not mean that the settings are wrong, with one exception.
 
-    With TLS 1.3 a broker rejects a client's certificate only after the client's handshake, but before its first
-    response.
+    With TLS 1.3 a broker rejects a client's certificate after the handshake, but before its first response.
     """
     reason = _reason(error)
     if not responded and _rejects_client_certificate(reason):

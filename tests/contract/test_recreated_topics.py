@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from spark_group_source.query.starts import StartOffsetResolver
+from spark_group_source.group.offsets import GroupOffsets
 from spark_group_source.wire import versions
 from tests.contract.conftest import Bench, eventually
 from tests.fake import Fault
@@ -109,13 +109,13 @@ def test_a_lagging_broker_with_the_former_id_does_not_make_a_topic_recreated(on_
 def test_a_start_under_the_former_id_of_a_topic_is_looked_up_again(
     on_fake: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    former, looked_up = recreate(on_fake, 5), StartOffsetResolver._topic_ids
+    former, looked_up = recreate(on_fake, 5), GroupOffsets.topic_ids
     answers = [dict.fromkeys([on_fake.topic], former)]
 
-    def lags(resolver: StartOffsetResolver, partitions: Any, *rest: Any) -> dict[str, str]:
-        return answers.pop() if partitions and answers else looked_up(resolver, partitions, *rest)
+    def lags(offsets: GroupOffsets, topics: Any, deadline: Any) -> Any:
+        return answers.pop() if topics and answers else looked_up(offsets, topics, deadline)
 
-    monkeypatch.setattr(StartOffsetResolver, "_topic_ids", lags)
+    monkeypatch.setattr(GroupOffsets, "topic_ids", lags)
     query = on_fake.start(None, **OFTEN)
     eventually(lambda: query.idle() and on_fake.committed() == dict.fromkeys(range(4), 5), "the commits")
     assert not answers

@@ -365,15 +365,18 @@ class Scenario:
         for member in [each for each in self.kafka.group(GROUP).members.values() if query.client in each.client_id]:
             self.kafka.expire(GROUP, member.id)
 
+    def _expel_all(self) -> None:
+        for query in self.queries:
+            if query.alive:
+                self._expel(query)
+        self._expire()
+
     def _rewind_running(self) -> None:
         """An operator removes all members, and moves the group before they join again."""
         if not any("assign" in query.options for query in self.queries):
             if self.run.now - self.rewound_at < MAX_SKEW:
                 substitution.sleep(MAX_SKEW)
-            for query in self.queries:
-                if query.alive:
-                    self._expel(query)
-            self._expire()
+            self._expel_all()
             self._move_group()
 
     def _stop(self) -> None:
@@ -401,9 +404,9 @@ class Scenario:
                 else:
                     self._end(query)
         substitution.sleep(0.5)
-        self._expire()
         if self.run.now - self.rewound_at < MAX_SKEW:
             substitution.sleep(MAX_SKEW)
+        self._expel_all()  # one may have started meanwhile
         self._move_group()
         order = sorted(self.queries, key=lambda _: self.chance.number("order", 0.0, 0.0, 1.0))
         for query in order:

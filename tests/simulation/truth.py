@@ -20,6 +20,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from spark_group_source.errors import TopicError
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange
+from spark_group_source.query.end_offsets import TRUNCATION_INTERVAL
 from tests.fake import FakeKafka
 from tests.fake.classic_group import COMPLETING, PREPARING
 from tests.fake.consumer_group import FakeConsumerMember
@@ -118,7 +119,8 @@ class Truth:
         self.open: dict[str, Open] = {}
         self.uncommitted: dict[str, dict[Key, set[int]]] = {}
         self.given_up: dict[tuple[str, Key], tuple[int, int]] = {}
-        """The commit and the end of what a query read when the group removed its member."""
+        """Between these offsets a move looks like the commit of a client that read what a query replayed, or what it
+        read when the group removed its member."""
         self.ends_at_birth: dict[str, dict[tuple[str, int], int]] = {}
         """By the ids of topics and partition numbers."""
         self.planned_ranges: dict[tuple[str, str], list[OffsetRange]] = {}
@@ -155,7 +157,7 @@ class Truth:
         self._clients: dict[str, str] = {}
         self.outage_ends = -QUIET
         self.data_may_be_lost = False
-        self.moved_at = self.expelled_at = -QUIET
+        self.moved_at = self.expelled_at = self.hesitates_until = -QUIET
         self.recreated_at = -QUIET
         self.coordinated_since = -QUIET
         """When a coordinator took the group over: each session begins again."""
@@ -238,6 +240,10 @@ class Truth:
             at.done = {each for each in at.done if each < end or at.without_epoch}
             at.repeatable |= set(range(end, LAST))
             at.cut_at, at.end_before_cut = self.run.now, before
+        for pending in self.uncommitted.values():
+            for tp in pending:
+                if tp[1:] == (_text(self.kafka.ids[topic]), partition):
+                    pending[tp] = {each for each in pending[tp] if each < end}
         key = _text(self.kafka.ids[topic]), partition
         self.cuts[key] = self.run.now, min(end, self.cuts.get(key, (0.0, end))[1])
         for ends in (*self.ends_at_birth.values(), *self.targets.values(), *self.latest_targets.values()):
@@ -280,7 +286,8 @@ class Truth:
                 group = query.options["kafka.group.id"]
                 self.first_assigned.pop(query.name, None)
                 self.resets[query.name] = {self.key(group, *tp) for tp in self.ends() if self.subscribed(query, *tp)}
-            self.ends_at_birth[query.name] = dict(ends)
+            before = self.ends_at_birth.get(query.name, {})  # of a life that came to nothing, but for a late commit
+            self.ends_at_birth[query.name] = {key: min(end, before.get(key, end)) for key, end in ends.items()}
         if available_now:
             self.targets[query.name] = dict(ends)
             self.latest_targets.pop(query.name, None)
@@ -330,7 +337,10 @@ class Truth:
         for read in ranges:
             group = query.options["kafka.group.id"]
             key = group, read.topic_id, read.partition
-            self.at(key).repeatable |= set(range(read.start, read.end)) if lost else set()
+            self.at(key).repeatable |= set(range(read.start, read.end)) if lost or replayed else set()
+            self.given_up.pop((query.name, key), None)
+            if replayed:
+                self.given_up[query.name, key] = read.start - 1, read.end
             if lost or read.topic_id != _text(self.kafka.ids.get(read.topic, "")):
                 continue
             if not replayed:
@@ -360,14 +370,16 @@ class Truth:
             self.resets[query.name].discard(key)
             at, born = self.at(key), self.ends_at_birth[query.name].get(key[1:], 0)
             earliest = query.options["startingOffsets"] == "earliest"
-            if start != at.committed and (start <= log.start if earliest else start >= born):
+            moves = start != at.committed or at.cut_at >= 0
+            if moves and (start <= log.start if earliest else start >= born):
                 at.done, at.started, at.by = set(range(start)), True, ""
                 at.repeatable |= set(range(start, LAST))
 
     def _was_held(self, query: Query, since: float) -> bool:
         """Whether a query planned before this time, and stood still after it before the batch."""
         process = query.life.process if query.life else self.run.outside
-        return query.plan_began <= since < max(process.plan_held_until, process.paused_until)
+        held_until = max(process.plan_held_until, process.paused_until)
+        return query.plan_began <= since <= self.run.now and since < held_until
 
     def _check_start(self, query: Query, key: Key, read: OffsetRange) -> None:
         at, topic, start = self.at(key), read.topic, read.start
@@ -400,11 +412,16 @@ class Truth:
         for name, other in self.open.items():
             rival = self.queries[name]
             ends = rival.life is None or rival.life.ends  # then Spark has interrupted its batch
+            ends |= "onCommitFailure" in query.options and not self._is_member(query)  # which fails with the next call
             if rival is query or ends or other.done or other.replayed:
                 continue
             for theirs in other.ranges:
                 if (theirs.topic_id, theirs.partition) == key[1:] and not self._may_lose(rival, other):
                     raise Broken(f"I9: {query.name} plans {read} while {name} reads {theirs}")
+
+    def _is_member(self, query: Query) -> bool:
+        members = self.kafka.group(query.options["kafka.group.id"]).members.values()
+        return any(query.client in member.client_id for member in members)
 
     def _may_lose(self, query: Query, batch: Open) -> bool:
         """Whether a live query may have lost its partitions in mid-batch: by faults, or because the batch is long."""
@@ -426,8 +443,13 @@ class Truth:
         """Whatever another query completed without a commit may be repeated if faults kept it from committing."""
         for name, open_ in self.uncommitted.items():
             batch = self.open[name]
+            timeout = self.queries[name].revocation_timeout
             unreported = not batch.told and self._is_overdue(self.queries[name], batch)
-            if (offsets := open_.get(key)) and (name == query.name or unreported or not self.calm):
+            # A short revocation has no time for a batch, a commit without an answer and another one.
+            short = timeout < WINDOW / 2 and any(
+                "OffsetCommit" in what and when > self.run.now - WINDOW for when, what in self.faults[-2:]
+            )
+            if (offsets := open_.get(key)) and (name == query.name or unreported or short or not self.calm):
                 self.at(key).repeatable |= offsets
 
     def read(self, query: Query, ranges: Iterable[OffsetRange]) -> bool:
@@ -449,7 +471,6 @@ class Truth:
             at = self.at(key)
             at.done |= offsets
             at.read |= offsets
-            at.without_epoch = False
             at.repeatable |= offsets if late else set()
             end = LAST
             if read.topic in self.kafka.logs and self._cut_unseen(at, read.topic, read.partition, read.epoch):
@@ -457,6 +478,7 @@ class Truth:
             if self.open[query.name].lost:
                 at.repeatable |= offsets
                 continue
+            at.without_epoch = False
             pending.setdefault(key, set()).update(each for each in offsets if (at.committed or 0) <= each < end)
         self.open[query.name].done = True
 
@@ -476,7 +498,7 @@ class Truth:
 
     def hesitates(self, process: Process, place: str, seconds: float) -> None:
         """A thread does not go on for some seconds."""
-        process.held_until = self.run.now + seconds
+        process.held_until = self.hesitates_until = self.run.now + seconds
         if place in AFTER_PLAN:
             process.plan_held_until = max(process.plan_held_until, process.held_until)
 
@@ -488,11 +510,16 @@ class Truth:
 
     def expelled(self, query: Query) -> None:
         """The group loses a member: what it had open may be repeated."""
+        if "assign" in query.options:
+            return
         self.expelled_at = self.run.now
         batch = self.open[query.name]
         for read in batch.ranges if not batch.lost else ():
             key = query.options["kafka.group.id"], read.topic_id, read.partition
-            self.given_up[query.name, key] = self.at(key).committed or 0, read.end
+            self.given_up.setdefault((query.name, key), (self.at(key).committed or 0, read.end))
+        if query.life and query.life.process.plan_held_until > self.run.now:  # it may have a batch that nobody sees yet
+            for key in [key for key in self.partitions if key[0] == query.options["kafka.group.id"]]:
+                self.given_up.setdefault((query.name, key), (self.at(key).committed or 0, LAST))
         batch.lost = True
         self.unaware.add(query.name)
         self._give_up(query, batch.ranges)
@@ -512,6 +539,7 @@ class Truth:
         for key, pending in self.uncommitted.get(query.name, {}).items():
             owned = query.client in self._clients.get(self.at(key).owner, "")
             now = key[1] in map(_text, self.kafka.ids.values())  # or no commit can name the topic
+            now &= not self.rebalancing(group)  # or the coordinator may refuse the commit
             if pending and owned and now and not suffered and told and not self.open[query.name].lost:
                 raise Broken(f"I2: {query.name} has ended without a commit of {_span(sorted(pending))} of {key[2]}")
 
@@ -534,7 +562,7 @@ class Truth:
     def commits_failed(self, query: Query) -> None:
         """A query with ``onCommitFailure=fail`` ended because two commits in a row failed."""
         self.told(f"{query.name} ends, because commits fail")
-        if self.calm and self.run.now - self.expelled_at > WINDOW:
+        if self.calm and self.run.now - self.expelled_at > WINDOW + query.slowest_trigger:
             raise Broken(f"I7: {query.name} ends because of a single commit that failed")
 
     def _gone(self, query: Query) -> set[str]:
@@ -549,7 +577,9 @@ class Truth:
             return  # the run may have ended before
         for topic, number in self.ends():
             key, log = self.key(group, topic, number), self.kafka.logs[topic][number]
-            to_reset = key in self.resets.get(query.name, ()) and (topic, number) in self.first_assigned[query.name]
+            to_reset = key in self.resets.get(query.name, ()) and (topic, number) in self.first_assigned.get(
+                query.name, ()
+            )
             if to_reset and query.client in self._clients.get(self.at(key).owner, ""):
                 raise Broken(f"I10: the run of {query.name} ends, and {topic}-{number} is not reset")
             end = self.targets[query.name].get(key[1:])
@@ -592,14 +622,15 @@ class Truth:
         for topic, answered in zip(request.topics, response.topics, strict=True):
             name = self._names.get(topic.topic_id, "") if request.version >= 10 else topic.name
             if not name and not all(answer.error_code for answer in answered.partitions):
-                self.outdated.add(self.former_ids[topic.topic_id])
+                self.outdated.add(self.former_ids.get(topic.topic_id, ""))
             for part, answer in zip(topic.partitions, answered.partitions, strict=True):
                 if query is None or name not in self.kafka.logs:
                     continue
                 text = f"{process.name} commits {part.committed_offset} of {name}-{part.partition_index}"
                 self.told(text if not answer.error_code else f"{text}: refused with {answer.error_code}")
                 at = self.at(self.key(query.options["kafka.group.id"], name, part.partition_index))
-                at.decided.setdefault(query.name, part.committed_offset)
+                if query.life and query.life.process is process:
+                    at.decided.setdefault(query.name, part.committed_offset)
                 if not answer.error_code:
                     self._accepted(query, process, request, name, part)
 
@@ -642,7 +673,7 @@ class Truth:
             recent = [what for when, what in self.faults[-2:] if when >= min(at.owned_since, self.run.now - WINDOW)]
             over = max(self.outage_ends, self.recreated_at, self.leaderless.get((topic, number), 0.0))
             untroubled = self.calm and over < at.owned_since and len(recent) < 2
-            untroubled &= all("OffsetCommit" in what for what in recent)
+            untroubled &= all("OffsetCommit" in what for what in recent) and self.hesitates_until < at.owned_since
             if at.owner and not at.started and untroubled and self._left_in_order(group, at):
                 raise Broken(f"I5: {topic}-{number} goes from {at.owner} to {member} without any commit")
             at.owner, at.owned_since = member, self.run.now
@@ -720,7 +751,9 @@ class Truth:
             )
 
             reached = life.available_now and not self._reading(group) and self._target_reached(query, group)
-            self._must_not_last(query, f"I10: the run of {query.name} does not end", reached, SOON)
+            # A log that is cut again is looked at again after a while only.
+            patience = SOON + 2 * TRUNCATION_INTERVAL if self.cuts else SOON
+            self._must_not_last(query, f"I10: the run of {query.name} does not end", reached, patience)
         self._check_removals({query.options["kafka.group.id"] for query in self.queries.values()})
         self._check_progress(list(queries))
 
@@ -767,7 +800,7 @@ class Truth:
             if end <= log.start or end - 1 in at.done or len(at.done) != done or log.leader is None:
                 self._starving[key] = len(at.done), 0
                 continue
-            waits = not self.calm or self._reading(group) or topic in self.outdated
+            waits = not self.calm or self._reading(group) or topic in self.outdated or self._has_dead_members(group)
             for query in queries:
                 waits_for_joins = query.rebalance_timeout if self.rebalancing(group) else 0.0
                 killed_at = max(query.killed_at, self.coordinated_since if query.killed_at > 0 else 0.0)
@@ -778,6 +811,12 @@ class Truth:
             self._starving[key] = done, seconds + (not waits)
             if seconds > patience and any(self.subscribed(query, topic, number) for query in queries):
                 raise Broken(f"I7: nobody reads {topic}-{number} for {seconds} s")
+
+    def _has_dead_members(self, group: str) -> bool:
+        """Whether the coordinator has not noticed yet that a member was killed."""
+        alive = [query.life.process.name for query in self.queries.values() if query.life]
+        clients = [member.client_id for member in self.kafka.group(group).members.values()]
+        return any(not any(f"-{name}-" in client for name in alive) for client in clients)
 
     def rebalancing(self, group: str) -> bool:
         """Whether partitions are being handed over."""

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,14 @@ from uuid import UUID
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupError, GroupSourceError, OptionError
+from spark_group_source.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    CommitFailed,
+    GroupError,
+    GroupSourceError,
+    OptionError,
+)
 from spark_group_source.group.membership import ErrorAction, Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import RESET_TAG, CommitResult, CommittedOffset, KafkaClients, commit_metadata
 from spark_group_source.group.settings import Counters
@@ -23,7 +31,6 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.committer import RetryTimer
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.ownership import AssignedPartitions
-from spark_group_source.wire.cluster import Topic
 from tests.unit.hand_clock import Hand
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -55,9 +62,8 @@ class World:
         self.errors: dict[TopicPartition, int] = {}
         self.waits: list[float] = []
 
-    def topics(self, names: Iterable[str], deadline: Deadline, *, fresh: bool) -> dict[str, Topic]:
-        assert fresh, "metadata from before the recreation has the former id"
-        return {name: Topic(name, self.topic_id, {}) for name in names}
+    def topic_ids(self, names: Iterable[str], deadline: Deadline) -> dict[str, str]:
+        return dict.fromkeys(names, self.topic_id)
 
     def list_offsets(
         self, _: Any, wanted: Mapping[TopicPartition, int], *, epochs: dict[TopicPartition, int], **__: Any
@@ -475,6 +481,17 @@ def test_a_commit_that_waited_for_another_one_has_half_of_its_time_for_the_respo
     query.committer._one_commit = SimpleNamespace(acquire=acquire, release=lambda: None)  # type: ignore[assignment]
     assert query.committer.commit(OWNER, world.clients, Deadline.after(4.0, world.hand))
     assert world.waits[-1] == 2.0
+
+
+@pytest.mark.parametrize("me", [OWNER, replace(OWNER, member_id="")])
+def test_a_commit_that_meets_a_rebalance_is_no_failure_that_ends_the_query(world: World, me: Membership) -> None:
+    query = Query(world, onCommitFailure="fail", **{"offsetCommit.numRetries": "0"}).assign().read({A: 6})
+    world.commits_refused = replace(FAILED, action=ErrorAction.REJOIN)
+    with nullcontext() if me.member_id else pytest.raises(CommitFailed):
+        assert not query.commit(me)
+    world.commits_refused = None
+    assert query.commit()
+    assert world.offsets[A].offset == 6
 
 
 @pytest.mark.parametrize("session", [6.0, 45.0])
