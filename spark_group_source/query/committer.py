@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _REJECTED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorAction.STALE_EPOCH
 _REBALANCES = (*_REJECTED, ErrorAction.REJOIN)
-"""What a commit meets while the group goes on in another generation: the rebalance decides, and not a retry."""
+"""A commit gets these while the group moves to another generation: its rebalance decides, and no retry can."""
 
 _TRIMMED = "commitMetadata is too long", "the metadata is too long", "even the tag is too long"
 """What the log says at each step of shorter metadata."""

@@ -109,8 +109,8 @@ def resume_at(
         logged: the range that this query logged last for the partition, if it ever read it.
         replayed: the range that Spark has read again after a restart, with the time of that as its lineage. Spark has
             thereby obeyed an earlier decision to go back to an offset in the range.
-        given_up: the committed offset when this query lost the partition in mid-batch. A commit above it and below the
-            logged end is by another consumer that read the same records, and no decision to go back.
+        given_up: where the batch began in which this query lost the partition. A commit above it and below the logged
+            end is by another consumer that read the same records, and no decision to go back.
     """
     if committed is None:
         return None if logged is None else Start(logged.end, StartRule.LOGGED, logged.lineage)
@@ -172,7 +172,7 @@ class LoggedOffsets(NamedTuple):
 
     Attributes:
         ranges: the ranges that were planned last, or the offsets to which records that were lost moved it.
-        given_up: the committed offsets at which it gave partitions up in mid-batch.
+        given_up: the beginnings of the batches in which it gave partitions up.
         recreated: partitions of topics that were recreated since it logged or pinned them. The group's commits are in
             the new ones: Kafka deletes those of a deleted topic.
     """
@@ -261,7 +261,7 @@ class OffsetTracker:
     - ``_owned``, the record of each partition that this query owns
     - ``_logged``, the range of each partition in the last batch that was planned with it, or in the checkpoint
     - ``_in_flight``, the batch in flight, and ``_reading``, what it reads, from just before it is planned
-    - ``_given_up``, the committed offsets of partitions that were given up in mid-batch
+    - ``_given_up``, the beginnings of the batches in which partitions were given up
     - ``_pinned``, the pinned starts of the query
     - ``_found_recreated``, topics that a lookup of start positions found to be recreated, until the query checks them
     - ``_lineage``, the highest lineage that the query has seen
@@ -595,7 +595,7 @@ class OffsetTracker:
             for tp in partitions:
                 owned, read = self._owned.pop(tp, None), self._read_in_flight(tp)
                 if owned and owned.start and tp in self._reading and (not read or read.lineage == owned.lineage):  # 6
-                    self._given_up[tp] = owned.completed if owned.committed is None else owned.committed
+                    self._given_up[tp] = owned.completed
             return awaited
 
     def restart_topics(self, ids: Mapping[str, str], starts: Mapping[TopicPartition, Start]) -> None:

@@ -217,7 +217,7 @@ class BatchPlanner:
 
     def _record(self, start: BatchOffset, owned: Owned, ends: Offsets, topic_ids: Mapping[str, str]) -> BatchOffset:
         """Makes this the in-flight batch: it reads up to ``ends``, and logs the positions of all other partitions."""
-        ranges = {tp: replace(read, start=read.end) for tp, read in start.ranges.items() if self._is_current(read)}
+        ranges = {tp: kept for tp, read in start.ranges.items() if (kept := self._kept(read)) is not None}
         for tp, partition in owned.items():
             at, epoch, lineage = partition.position, partition.epoch, partition.lineage
             ranges[tp] = OffsetRange(*tp, at, ends.get(tp, at), topic_ids[tp.topic], epoch, lineage)
@@ -229,14 +229,14 @@ class BatchPlanner:
         self._tracker.planned(planned)
         return planned
 
-    def _is_current(self, read: OffsetRange) -> bool:
-        """Whether a logged range is still of use.
-
-        That of a deleted topic is, if ``subscribe`` names the topic: without it the topic would count as added.
+    def _kept(self, read: OffsetRange) -> OffsetRange | None:
+        """What the next batch logs of a range: its end, or the beginning of a recreated topic. Without either a topic
+        that ``subscribe`` names would count as added.
         """
-        if not may_be_same(read.topic_id, self._topic_ids.read.get(read.topic, "")):
-            return False
-        return read.topic not in self._data_loss.deleted or read.topic in self._options.group.subscription.topics
+        if not may_be_same(read.topic_id, topic_id := self._topic_ids.read.get(read.topic, "")):
+            return OffsetRange(*read.tp, 0, 0, topic_id)
+        named = read.topic in self._options.group.subscription.topics
+        return replace(read, start=read.end) if named or read.topic not in self._data_loss.deleted else None
 
 
 def _is_rewind(logged: OffsetRange | None, position: int, topic_id: str) -> bool:

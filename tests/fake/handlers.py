@@ -57,6 +57,8 @@ class RequestHandlers:
         self.former_coordinators: set[int] = set()
         """Brokers that do not know yet that they are none any more: they still answer."""
         self.brokers: dict[int, FakeBroker] = {}
+        self.fenced: set[int] = set()
+        """Brokers that metadata does not name, because the controller has not heard of them for long."""
         self.offered: dict[int, Offered] = {}
         """What a broker offers, if it is not all versions that the fake knows."""
         self._max_metadata = max_metadata
@@ -119,6 +121,7 @@ class RequestHandlers:
         brokers = [
             {"node_id": broker.node, "host": "127.0.0.1", "port": broker.port, "rack": None}
             for broker in self.brokers.values()
+            if broker.node not in self.fenced
         ]
         topics = self._view(node).topics
         names = sorted(topics) if request.topics is None else [topic.name for topic in request.topics]

@@ -125,6 +125,8 @@ class Network:
         self.handled: Callable[[Process, int, str, Any, Any], None] = lambda *_: None
         self.heard: dict[str, float] = {}
         """When a process last sent the group a sign of life that was answered."""
+        self.members: set[str] = set()
+        """Processes that have been members."""
         self.server = Process("brokers")
 
     def link(self, process: Process, broker: Broker) -> Link:
@@ -229,7 +231,8 @@ class Channel:
             until = min(broker.hung_until, run.now + 1.0)  # it may heal before
             run.at(until, lambda: self._arrive(api, request, number, fault))
             return
-        if self.process.dead and (getattr(request, "group_instance_id", None) or getattr(request, "instance_id", None)):
+        gone, static = self.process.dead or self.process.ended, ("group_instance_id", "instance_id")
+        if gone and any(getattr(request, name, None) for name in static):
             return  # it would fence the process that has the instance id now, as another client of the same id does
         if self.process.ended and api == "OffsetCommit" and not request.member_id:
             return  # no broker can tell that it comes late: a commit without membership has no generation
@@ -250,7 +253,7 @@ class Channel:
         if fault == REFUSED and api in ERRORS:
             code = run.chance.pick(f"error of {api}", ERRORS[api][0], ERRORS[api][1:], 0.8)
             leaves = getattr(request, "member_epoch", 0) < 0
-            if code in FATAL_AT_FIRST and (leaves or self.process.name not in network.heard):
+            if code in FATAL_AT_FIRST and (leaves or self.process.name not in network.members):
                 code = ERRORS[api][0]
         unaware_until, old_offsets = network.former.get(self.broker.node, (0.0, nullcontext))
         unaware = unaware_until > run.now and api in ("OffsetFetch", "OffsetCommit")
@@ -372,6 +375,9 @@ class Connection(connection.Connection):
             self._throttle.record(getattr(response, "throttle_time_ms", 0) / 1000)
             if sent.request.name.endswith(LIVENESS) and response.error_code in (0, REBALANCING):
                 self.network.heard[channel.process.name] = sent.sent_at
+                joins = sent.request.name in ("SyncGroupRequest", "ConsumerGroupHeartbeatRequest")
+                if joins and not response.error_code:
+                    self.network.members.add(channel.process.name)
             return response
 
     def _decoded(self, request: Any, frame: memoryview) -> Any:

@@ -543,7 +543,7 @@ class Scenario:
         self.truth.outage(seconds, f"broker {broker.node} is down for {seconds:.1f} s")
         broker.stop()
         self._taken_over(broker)
-        self.run.after(seconds, broker.start)
+        self.run.after(seconds, lambda: self._returns(broker))
 
     def _broker_hangs(self) -> None:
         broker, seconds = self._broker(), self.chance.number("outage", 2.0, 0.5, 12.0)
@@ -551,6 +551,11 @@ class Scenario:
         seconds = 200.0 if taken_over and self.chance.flag("for long", 0.3) else seconds
         self.truth.outage(seconds, f"broker {broker.node} hangs for {seconds:.1f} s")
         broker.hung_until = self.run.now + seconds
+        self.run.after(seconds, lambda: self._returns(broker))
+
+    def _returns(self, broker: Any) -> None:
+        self.kafka.fenced.discard(broker.node)
+        broker.start()
 
     def _taken_over(self, broker: Any) -> bool:
         """Whether other brokers take over what this one leads."""
@@ -566,6 +571,9 @@ class Scenario:
         if successor not in self.kafka.brokers:
             return  # it is gone for good
         self.story.told(f"broker {successor} takes over what {broker} led")
+        former: Any = self.kafka.brokers.get(broker)
+        if former is not None and (not former.up or former.hung_until > self.run.now):
+            self.kafka.fenced.add(broker)
         for topic, logs in self.kafka.logs.items():
             for number, log in logs.items():
                 if log.leader == broker:
@@ -642,6 +650,7 @@ class Scenario:
     def _heal(self) -> None:
         self.story.told("everything heals")
         self.net.heal()
+        self.kafka.fenced.clear()
         for node in list(self.kafka._frozen):
             self._thaw(node)
         if len(self.kafka.brokers) > 1 and self.chance.flag("a broker is gone for good", 0.25):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
 
-from spark_group_source.errors import CommitFailed, DataLoss, OptionError, RetriableError, TopicError
+from spark_group_source.errors import CommitFailed, DataLoss, GroupError, OptionError, RetriableError, TopicError
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
@@ -198,6 +198,8 @@ class Life:
             if self.replaying:
                 raise
             query.truth.gave_up(query, error, self.process.name)
+        except GroupError as error:
+            query.truth.rejected(query, error)
         except CommitFailed:
             query.truth.commits_failed(query)
         except OptionError:

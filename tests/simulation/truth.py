@@ -144,7 +144,7 @@ class Truth:
         self.began: dict[str, float] = {}
         self.resets: dict[str, set[Key]] = {}
         """Partitions that a query with a new checkpoint may still move to its starting offsets."""
-        self.first_assigned: dict[str, set[tuple[str, int]]] = {}
+        self.first_assigned: dict[str, set[Key]] = {}
         """What the group assigned to a query first since it had a new checkpoint: that is to be reset."""
         self.unaware: set[str] = set()
         """Queries whose members were removed, and have not joined again since."""
@@ -214,12 +214,16 @@ class Truth:
                     if (read.topic_id, read.partition) == key[1:]:
                         at.done |= set(range(read.start, read.end))
             at.done |= self.uncommitted.get(name, {}).get(key, set())
-        for (name, lost), (commit, end) in self.given_up.items():
-            if lost == key and self.queries[name].life and commit < offset < end:
-                at.done |= at.before  # it looks like a commit of another client that read the same
+        self._may_be_ignored(key, offset)
         at.started, at.committed, at.by = True, offset, "operator"
         at.without_epoch = True
         at.repeatable |= set(range(offset, LAST))
+
+    def _may_be_ignored(self, key: Key, offset: int) -> None:
+        """A commit without our tag may look like one of another client, which read the same as this query."""
+        for (name, lost), (commit, end) in self.given_up.items():
+            if lost == key and self.queries[name].life and commit < offset < end:
+                self.at(key).done |= self.at(key).before | set(range(offset, end))
 
     def forgotten(self, group: str) -> None:
         """The group is deleted: its queries continue at their checkpoints, and others as new ones."""
@@ -239,7 +243,8 @@ class Truth:
         for at in self._of_all_groups(topic, partition):
             at.done = {each for each in at.done if each < end or at.without_epoch}
             at.repeatable |= set(range(end, LAST))
-            at.cut_at, at.end_before_cut = self.run.now, before
+            at.end_before_cut = before if at.cut_at < 0 else max(before, at.end_before_cut)
+            at.cut_at = self.run.now
         for pending in self.uncommitted.values():
             for tp in pending:
                 if tp[1:] == (_text(self.kafka.ids[topic]), partition):
@@ -268,6 +273,8 @@ class Truth:
             if not query.checkpoint.offsets and not query.pinned:
                 for each in self.kafka.logs[topic]:
                     self.ends_at_birth[name].setdefault((_text(self.kafka.ids[topic]), each), 0)
+                    if name in self.resets:
+                        self.resets[name].add(self.key(query.options["kafka.group.id"], topic, each))
 
     # What the queries do
 
@@ -282,12 +289,15 @@ class Truth:
             query.pinned = False
             for at in self.partitions.values():
                 at.decided.pop(query.name, None)
-            if "resetOffsetsOnStart" in query.options:
-                group = query.options["kafka.group.id"]
-                self.first_assigned.pop(query.name, None)
-                self.resets[query.name] = {self.key(group, *tp) for tp in self.ends() if self.subscribed(query, *tp)}
             before = self.ends_at_birth.get(query.name, {})  # of a life that came to nothing, but for a late commit
             self.ends_at_birth[query.name] = {key: min(end, before.get(key, end)) for key, end in ends.items()}
+        logged = BatchOffset.from_json(query.checkpoint.last) if query.checkpoint.offsets else BatchOffset()
+        if "resetOffsetsOnStart" in query.options and (logged.resets or not logged.ranges):
+            group = query.options["kafka.group.id"]
+            self.first_assigned.pop(query.name, None)
+            self.resets[query.name] = {self.key(group, *tp) for tp in self.ends() if self.subscribed(query, *tp)}
+            if logged.resets:
+                self.first_assigned[query.name] = {self.key(group, *tp) for tp in logged.resets}
         if available_now:
             self.targets[query.name] = dict(ends)
             self.latest_targets.pop(query.name, None)
@@ -320,7 +330,11 @@ class Truth:
 
     def returned(self, query: Query, call: str, seconds: float) -> None:
         """I7: every call returns in time."""
-        calm = self.run.now - seconds - QUIET > max(self.outage_ends, self.recreated_at)
+        began = self.run.now - seconds
+        calm = began - QUIET > max(self.outage_ends, self.recreated_at) and not any(
+            began - each.killed_at < self.kafka.session_timeout + each.rebalance_timeout
+            for each in self.queries.values()
+        )
         limit = min(CALL_LIMITS[call], CALM_LIMIT if calm else math.inf)
         process = query.life.process if query.life is not None else self.run.outside
         if seconds > limit and not process.paused_until and process.held_until < self.run.now - seconds:
@@ -332,8 +346,8 @@ class Truth:
         before = self.planned_ranges.setdefault((query.name, text), ranges)
         if sorted(before) != sorted(ranges):
             raise Broken(f"I1: {query.name} replays {_names(ranges)} instead of {_names(before)}")
-        lost_at = min(self.aware_at.get(query.name, LAST), self._session_end(query))
-        lost = query.name in self.unaware or self._was_held(query, lost_at)
+        lost_at = self.aware_at.get(query.name, LAST), self._session_end(query)
+        lost = query.name in self.unaware or any(self._was_held(query, at) for at in lost_at)
         for read in ranges:
             group = query.options["kafka.group.id"]
             key = group, read.topic_id, read.partition
@@ -341,12 +355,18 @@ class Truth:
             self.given_up.pop((query.name, key), None)
             if replayed:
                 self.given_up[query.name, key] = read.start - 1, read.end
+            if lost and not self.at(key).started:
+                self._check_first(query, key, read.topic, read.start)
             if lost or read.topic_id != _text(self.kafka.ids.get(read.topic, "")):
                 continue
             if not replayed:
                 self._check_session(query)
-                if read.end > self.kafka.logs[read.topic][read.partition].end and not self._cut_unseen(
-                    self.at(key), read.topic, read.partition, read.epoch
+                beyond = read.end > self.kafka.logs[read.topic][read.partition].end
+                recently = self.at(key).cut_at > self.run.now - SOON / 2  # after its end was looked up
+                if (
+                    beyond
+                    and not recently
+                    and not self._cut_unseen(self.at(key), read.topic, read.partition, read.epoch)
                 ):
                     raise Broken(f"I6: {query.name} plans {read}, which lies beyond the end of the log")
                 self._check_start(query, key, read)
@@ -366,14 +386,22 @@ class Truth:
 
     def _reset(self, query: Query, key: Key, start: int, log: FakeLog) -> None:
         """I6: a query that resets moves each partition of its first assignment, once."""
-        if key in self.resets.get(query.name, ()):
+        if self._is_to_reset(query, key):
             self.resets[query.name].discard(key)
             at, born = self.at(key), self.ends_at_birth[query.name].get(key[1:], 0)
             earliest = query.options["startingOffsets"] == "earliest"
             moves = start != at.committed or at.cut_at >= 0
             if moves and (start <= log.start if earliest else start >= born):
-                at.done, at.started, at.by = set(range(start)), True, ""
+                at.done, at.by = set(range(start)), ""
+                for batch in self.open.values():  # a replay at the same time
+                    if batch.replayed and batch.done and batch.planned_at > self.run.now - SOON / 4:
+                        for read in batch.ranges:
+                            if (read.topic_id, read.partition) == key[1:]:
+                                at.done |= set(range(read.start, read.end))
                 at.repeatable |= set(range(start, LAST))
+
+    def _is_to_reset(self, query: Query, key: Key) -> bool:
+        return key in self.resets.get(query.name, ()) and key in self.first_assigned.get(query.name, ())
 
     def _was_held(self, query: Query, since: float) -> bool:
         """Whether a query planned before this time, and stood still after it before the batch."""
@@ -419,6 +447,9 @@ class Truth:
                 if (theirs.topic_id, theirs.partition) == key[1:] and not self._may_lose(rival, other):
                     raise Broken(f"I9: {query.name} plans {read} while {name} reads {theirs}")
 
+    def _owns(self, query: Query, key: Key) -> bool:
+        return query.client in self._clients.get(self.at(key).owner, "")
+
     def _is_member(self, query: Query) -> bool:
         members = self.kafka.group(query.options["kafka.group.id"]).members.values()
         return any(query.client in member.client_id for member in members)
@@ -443,13 +474,15 @@ class Truth:
         """Whatever another query completed without a commit may be repeated if faults kept it from committing."""
         for name, open_ in self.uncommitted.items():
             batch = self.open[name]
-            timeout = self.queries[name].revocation_timeout
-            unreported = not batch.told and self._is_overdue(self.queries[name], batch)
+            other = self.queries[name]
+            timeout = other.revocation_timeout
+            unreported = not batch.told and self._is_overdue(other, batch)
             # A short revocation has no time for a batch, a commit without an answer and another one.
             short = timeout < WINDOW / 2 and any(
                 "OffsetCommit" in what and when > self.run.now - WINDOW for when, what in self.faults[-2:]
             )
-            if (offsets := open_.get(key)) and (name == query.name or unreported or short or not self.calm):
+            left = "onCommitFailure" in other.options and not self._is_member(other)  # which has failed
+            if (offsets := open_.get(key)) and (name == query.name or unreported or short or left or not self.calm):
                 self.at(key).repeatable |= offsets
 
     def read(self, query: Query, ranges: Iterable[OffsetRange]) -> bool:
@@ -464,7 +497,8 @@ class Truth:
     def completed(self, query: Query, batch: int, ranges: list[OffsetRange]) -> None:
         self.told(f"{query.name} completes batch {batch}")
         pending = self.uncommitted.setdefault(query.name, {})
-        late = self._is_overdue(query, self.open[query.name])
+        open_ = self.open[query.name]
+        late = self._is_overdue(query, open_) or self.outage_ends > open_.planned_at
         for read in ranges:
             key = query.options["kafka.group.id"], read.topic_id, read.partition
             offsets = set(range(read.start, read.end))
@@ -472,13 +506,17 @@ class Truth:
             at.done |= offsets
             at.read |= offsets
             at.repeatable |= offsets if late else set()
+            if late and not self._owns(query, key):
+                self.given_up.setdefault((query.name, key), (read.start, read.end))
             end = LAST
             if read.topic in self.kafka.logs and self._cut_unseen(at, read.topic, read.partition, read.epoch):
                 end = self.cuts.get(key[1:], (0.0, LAST))[1]  # what was removed since must not be committed
-            if self.open[query.name].lost:
+            if open_.lost:
                 at.repeatable |= offsets
                 continue
-            at.without_epoch = False
+            at.without_epoch &= open_.replayed
+            if open_.replayed and (at.committed or 0) < read.start:
+                continue  # the group has gone back meanwhile
             pending.setdefault(key, set()).update(each for each in offsets if (at.committed or 0) <= each < end)
         self.open[query.name].done = True
 
@@ -514,9 +552,9 @@ class Truth:
             return
         self.expelled_at = self.run.now
         batch = self.open[query.name]
-        for read in batch.ranges if not batch.lost else ():
+        for read in batch.ranges:
             key = query.options["kafka.group.id"], read.topic_id, read.partition
-            self.given_up.setdefault((query.name, key), (self.at(key).committed or 0, read.end))
+            self.given_up.setdefault((query.name, key), (read.start, read.end))
         if query.life and query.life.process.plan_held_until > self.run.now:  # it may have a batch that nobody sees yet
             for key in [key for key in self.partitions if key[0] == query.options["kafka.group.id"]]:
                 self.given_up.setdefault((query.name, key), (self.at(key).committed or 0, LAST))
@@ -537,7 +575,7 @@ class Truth:
         if mine and suffered < 2 and not query.options.keys() & {"assign", "kafka.group.instance.id"}:
             raise Broken(f"I8: {query.name} has ended, and its member is still in the group")
         for key, pending in self.uncommitted.get(query.name, {}).items():
-            owned = query.client in self._clients.get(self.at(key).owner, "")
+            owned = self._owns(query, key) and self.at(key).owned_since < began - SOON / 4
             now = key[1] in map(_text, self.kafka.ids.values())  # or no commit can name the topic
             now &= not self.rebalancing(group)  # or the coordinator may refuse the commit
             if pending and owned and now and not suffered and told and not self.open[query.name].lost:
@@ -555,9 +593,20 @@ class Truth:
         self.told(f"{query.name} ends: {error}")
         gone, began = self._gone(query), self.began[query.name]
         early = isinstance(error, TopicError) and self.run.now - began < SOON and self.recreated_at < began
+        brokers: dict[int, Any] = self.kafka.brokers
+        early &= self.outage_ends < began and any(  # or nobody can know the topic
+            each.up and each.hung_until <= self.run.now and node not in self.kafka._frozen
+            for node, each in brokers.items()
+        )
         run = query.life is not None and query.life.available_now  # needs every leader when it begins
         if ((self.calm or early) and not gone) or (life in self.joined and (self.calm or not run)):
             raise Broken(f"I7: {query.name} ends by an error that heals: {error}")
+
+    def rejected(self, query: Query, error: Exception) -> None:
+        """The group rejects a member for good: a static one, if a new coordinator knows only the former one."""
+        if "FENCED_INSTANCE_ID" not in f"{error}" or self.coordinated_since < self.began[query.name]:
+            raise error
+        self.told(f"{query.name} ends: {error}")
 
     def commits_failed(self, query: Query) -> None:
         """A query with ``onCommitFailure=fail`` ended because two commits in a row failed."""
@@ -577,10 +626,8 @@ class Truth:
             return  # the run may have ended before
         for topic, number in self.ends():
             key, log = self.key(group, topic, number), self.kafka.logs[topic][number]
-            to_reset = key in self.resets.get(query.name, ()) and (topic, number) in self.first_assigned.get(
-                query.name, ()
-            )
-            if to_reset and query.client in self._clients.get(self.at(key).owner, ""):
+            calm = self.calm and not self.rebalancing(group)
+            if calm and self._is_to_reset(query, key) and self._owns(query, key):
                 raise Broken(f"I10: the run of {query.name} ends, and {topic}-{number} is not reset")
             end = self.targets[query.name].get(key[1:])
             if end is None or not self.subscribed(query, topic, number):
@@ -607,15 +654,17 @@ class Truth:
             self.joined.add(process.name)
         if api == "JoinGroup" or getattr(request, "member_epoch", 1) == 0:
             name = self.client_query[process.name].name
-            if name in self.unaware:
+            expired = self.run.now - self.heard.get(process.name, LAST) > self.kafka.session_timeout
+            if name in self.unaware or expired:
                 self.unaware.discard(name)
                 self.aware_at[name] = self.run.now
         if api == "OffsetCommit":
             self._committed(process, request, response)
         if api in ("SyncGroup", "ConsumerGroupHeartbeat") and not response.error_code:
             self._note_owned(request.group_id, request.member_id)
-            owned = set(self._owners(request.group_id, request.member_id))
-            self.first_assigned.setdefault(self.client_query[process.name].name, owned)
+            owned = {self.key(request.group_id, *tp) for tp in self._owners(request.group_id, request.member_id)}
+            if owned:
+                self.first_assigned.setdefault(self.client_query[process.name].name, owned)
 
     def _committed(self, process: Process, request: Any, response: Any) -> None:
         query = self.client_query.get(process.name)
@@ -659,6 +708,8 @@ class Truth:
         if offset < (at.committed or 0):
             self.moved_at = self.run.now
         at.started, at.committed, at.by = True, offset, member
+        if not part.committed_metadata:
+            self._may_be_ignored(key, offset)
         for pending in self.uncommitted.values():
             if key in pending:
                 pending[key] = {each for each in pending[key] if each >= offset}
@@ -764,7 +815,7 @@ class Truth:
         for topic, number in self.ends():
             end = self.latest_targets[query.name].get(self.key(group, topic, number)[1:], 0)
             log = self.kafka.logs[topic][number]
-            if end > log.start and offsets.get((topic, number), (0, ""))[0] < min(end, log.end):
+            if offsets.get((topic, number), (log.start, ""))[0] < min(end, log.end):
                 return False
         return True
 

@@ -366,6 +366,19 @@ def test_a_topic_deleted_and_revoked_during_a_batch_is_data_loss(fake: FakeKafka
         eventually(lambda: query.driver.plan_batch(batch, None) is None)  # during a rebalance there is no data loss yet
 
 
+def test_a_topic_recreated_while_the_query_does_not_own_it_is_no_added_one_that_starts_at_latest(
+    fake: FakeKafka,
+) -> None:
+    accepts = {"failOnDataLoss": "false", "startingOffsets": "latest"}
+    query = Query(fake, **accepts).read_all()
+    query.close()
+    recreated("gone", 3)(fake)
+    fill(fake, "other", 0, 1)
+    without = Query(fake, query.end, subscribe="harmed,other", **accepts).until(set(of("other", 0, 5, 6)))
+    without.close()
+    assert Query(fake, without.end, **accepts).until(set(of("gone", 0, 0, 3))).rows == of("gone", 0, 0, 3)
+
+
 def test_a_new_partition_without_first_record_is_data_loss(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(fake).read_all()
     query.close()
