@@ -95,10 +95,12 @@ class FakeKafka(RequestHandlers):
         return name
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic and its committed offsets. A recreated topic has another id."""
+        """Deletes a topic and, once the coordinator learns it, its committed offsets. A recreated topic has another
+        id."""
         with self._changed:
             del self.logs[name], self.ids[name]
-            self._delete_offsets_of(name)
+            if self.coordinator not in self._frozen:
+                self._delete_offsets_of(name)
 
     def produce(self, topic: str, rows: Iterable[str], partition: int = 0, timestamp: int = 1_700_000_000_000) -> None:
         """Appends a batch of records, all with the same ``timestamp`` in milliseconds."""

@@ -7,23 +7,28 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
-from spark_group_source.errors import DataLoss, TopicError
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import BrokerUnavailable, DataLoss, TopicError
 from spark_group_source.fetch import reader
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.group.membership import Membership
-from spark_group_source.group.offsets import COMMIT_TAG
+from spark_group_source.group.offsets import COMMIT_TAG, KafkaClients
+from spark_group_source.group.settings import Timings
 from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import available_now, data_loss, end_offsets, topics
+from spark_group_source.query.data_loss import EpochCheck
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.offset_tracker import OffsetTracker, OwnedPartition, PinnedStarts, Start, StartRule
 from spark_group_source.records.columns import arrow_schema
 from tests.fake import FakeKafka, Fault
+from tests.unit.hand_clock import Hand
 from tests.waiting import TIMEOUT, eventually
 
 MARKER = ("other", 0, 5)
@@ -369,7 +374,7 @@ def test_a_topic_deleted_and_revoked_during_a_batch_is_data_loss(fake: FakeKafka
 def test_a_topic_recreated_while_the_query_does_not_own_it_is_no_added_one_that_starts_at_latest(
     fake: FakeKafka,
 ) -> None:
-    accepts = {"failOnDataLoss": "false", "startingOffsets": "latest"}
+    accepts: dict[str, Any] = {"failOnDataLoss": "false", "startingOffsets": "latest"}
     query = Query(fake, **accepts).read_all()
     query.close()
     recreated("gone", 3)(fake)
@@ -533,6 +538,33 @@ def test_there_is_one_epoch_lookup_for_each_change_of_leader(fake: FakeKafka) ->
         reading.step()
     # The same broker leads both partitions.
     assert fake.request_count("OffsetForLeaderEpoch") == 1
+
+
+def test_a_process_that_is_suspended_during_a_lookup_repeats_it_soon(hand: Hand) -> None:
+    asked = []
+
+    def topics(*_: object, **__: object) -> None:
+        asked.append(hand.now)
+        hand.now += 3600.0
+        raise BrokerUnavailable("No broker.")
+
+    check = EpochCheck(SimpleNamespace(topics=topics), OffsetTracker(), hand)  # type: ignore[arg-type]
+    for pause in (0.0, 29.0, 2.0):
+        hand.now += pause
+        check.diverged({HARMED: OwnedPartition(position=5, epoch=1)}, {HARMED: 2})
+    assert len(asked) == 2
+
+
+def test_a_topic_has_the_id_that_the_coordinator_knows_whose_offset_is_one_in_that_topic(fake: FakeKafka) -> None:
+    fake.move_coordinator(2)
+    fake.freeze_metadata(2)
+    former = str(fake.ids["gone"])
+    recreated("gone", 8)(fake)
+    query, deadline = Query(fake, failOnDataLoss="false"), Deadline.after(TIMEOUT)
+    clients = KafkaClients.connect(query._options.group, Timings())
+    assert clients.cluster.topics({"gone"}, deadline, fresh=True)["gone"].id == str(fake.ids["gone"])
+    assert clients.offsets.topic_ids({"gone"}, deadline) == {"gone": former}
+    clients.cluster.close()
 
 
 def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
