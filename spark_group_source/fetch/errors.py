@@ -74,8 +74,7 @@ class PreferredReplicas:
 
 
 MAX_ATTEMPTS = 5
-"""Maximum attempts in a row before a deleted topic, a damaged log or an early end of the log is accepted: a new leader
-may not know yet."""
+"""Maximum attempts in a row before a deleted topic, a damaged log or an early end of it counts: a leader may lag."""
 
 
 class FetchErrorHandler:

@@ -296,8 +296,7 @@ class ClassicProtocol(GroupProtocol):
     def _while_join_or_sync_waits(self, me: Membership) -> WhileWaiting:
         """Heartbeats on the second connection, to check that the coordinator still knows ``me``.
 
-        A pending JoinGroup or SyncGroup proves nothing: it may be lost with its connection, and other members own the
-        partitions by now.
+        A pending JoinGroup or SyncGroup proves nothing: it may be lost, and other members own the partitions by now.
         """
 
         def heartbeat() -> RequestFailed | None:

@@ -13,8 +13,7 @@ partitions. Pure.
 since the last answer. After a failure the next one reports everything: the failed one may have arrived, and another
 broker may be the coordinator.
 
-The coordinator names partitions by topic id. Partitions of a topic without a known name are not owned until a metadata
-lookup returns the name.
+The coordinator names partitions by topic id. Those of a topic are not owned until a lookup returns its name.
 """
 
 from __future__ import annotations

@@ -219,8 +219,7 @@ class Member:
     def close(self) -> None:
         """Leaves the group and ends the thread, within :data:`LEAVE_TIMEOUT`. Caller: the query, at its end.
 
-        If a user's own code blocks the thread, the thread ends when that code returns, and does nothing more. Further
-        calls do nothing.
+        If a user's own code blocks the thread, the thread ends when that code returns. Further calls do nothing.
         """
         self.post(Close())
         if self._closed:

@@ -255,8 +255,7 @@ class GroupOffsets:
     ) -> dict[TopicPartition, CommittedOffset] | RequestFailed:
         """The group's committed offsets, of all partitions for ``None``; partitions without a commit are left out.
 
-        With KIP-848, a coordinator that does not know the member ``me`` in this epoch rejects: it is a former one, or
-        the member was fenced.
+        With KIP-848, a coordinator that does not know ``me`` in this epoch rejects: a former one, or it fenced ``me``.
 
         As a member of either protocol, it asks no broker but the one that knows this generation: a former coordinator
         would answer with old offsets.

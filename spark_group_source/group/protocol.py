@@ -66,8 +66,7 @@ class Heartbeats:
     def try_acquire(self, throttled: float) -> bool:
         """Whether a heartbeat is due; then the caller sends it, and the next is due after the interval.
 
-        While the broker throttles this client, for ``throttled`` seconds, it reads no request: the heartbeat is due
-        when that time ends.
+        While the broker throttles this client, for ``throttled`` seconds, it reads nothing: the heartbeat is due then.
         """
         if self._clock() < self.next_heartbeat:
             return False

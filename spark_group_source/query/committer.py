@@ -45,8 +45,7 @@ class RetryTimer:
             return self._due_at
 
     def try_acquire(self) -> bool:
-        """Takes the try that is due, if one is. The caller that gets True must retry: no other caller does until the
-        interval has passed."""
+        """Takes the try that is due, if one is. The caller that gets True must retry: no other does in the interval."""
         with self._lock:
             if self._clock() < self._due_at:
                 return False

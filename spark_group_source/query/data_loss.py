@@ -142,7 +142,7 @@ class EpochCheck:
         except RetriableError:
             answers = {}
         if epochs.keys() - self.unconfirmed:
-            log.info("leaders of %s changed; %d of %d answered", names(epochs), len(answers), len(epochs))
+            log.info("%s have new leaders; %d of %d say where epochs end", names(epochs), len(answers), len(epochs))
         took = min(self._clock() - began, LOOKUP_TIMEOUT)  # a process that was suspended must not wait for hours
         self._retry_at = self._clock() + max(MIN_BACKOFF, BACKOFF_FACTOR * took)
         return answers
@@ -245,8 +245,7 @@ class DataLossCheck:
     def _raise_or_rewind(
         self, diverged: Mapping[TopicPartition, LogTruncation], truncated: Offsets, owned: Owned, me: Membership
     ) -> None:
-        """Rewinds to the first record that a new leader lost or replaced, and to the end of each log that ends before
-        the position.
+        """Rewinds to the first record that a new leader lost or replaced, and to the ends of logs that end before it.
 
         A leader that is older than the position does not know that record: the query continues at the position.
         """

@@ -428,8 +428,7 @@ class OffsetTracker:
             return {tp: replace(owned) for tp, owned in self._owned_by(readable).items() if owned.start}
 
     def advance_epochs(self, copies: Owned, now: Offsets) -> None:
-        """Leaders of these later epochs hold all records before the positions in ``copies``, which get the epochs as
-        well. Caller: the query.
+        """Leaders of these later epochs hold all records before the positions in ``copies``. Caller: the query.
 
         A partition that the other thread has started or moved since keeps its epoch.
         """

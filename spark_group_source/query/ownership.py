@@ -172,8 +172,7 @@ class AssignedPartitions:
         self._retry_timer.restart(backoff if blocks_others else 0.0)
 
     def _renew_if_due(self) -> None:
-        """Makes the offsets of assigned partitions pending again, first when they start: the query may run for less
-        than an hour."""
+        """Makes the offsets of assigned partitions pending again, first when they start: a query may be short."""
         if self._renewal is not None and self._renewal.try_acquire():
             self.tracker.renew()
 

@@ -82,7 +82,7 @@ class NotificationClient:
             try:
                 self._socket = _connect(str(self._path))
             except FileNotFoundError:
-                log.info("completed batches are not reported any more: each is committed when the next one is planned")
+                log.info("reports of completed batches end with their application: each plan commits the batch before")
                 return
             except OSError as error:
                 log.debug("the reports of completed batches cannot be reached: %s", error)

@@ -285,7 +285,7 @@ class CompletionListener:
                 else:
                     self._check_started(event)
         except Exception as error:  # the JVM is gone, or py4j's connection to it
-            log.info("completed batches of this application are not reported any more: %r", error)
+            log.info("reports of completed batches end with Spark's JVM: %r", error)
 
     def _check_started(self, query_id: str) -> None:
         try:

@@ -36,8 +36,7 @@ def records(rows: Iterable[Row] | DataFrame) -> Iterator[Record]:
     """Converts rows (see :data:`Row`), or a Spark DataFrame with columns of these names.
 
     Keys and values are bytes or text; text is written as UTF-8. Headers are pairs of name and value, or a dict. A
-    timestamp is a number of milliseconds since 1970 or a ``datetime``. A ``datetime`` without a time zone is local, as
-    PySpark collects it.
+    timestamp is a number of milliseconds since 1970 or a ``datetime``, which is local if it has no time zone.
 
     Raises:
         RowError: a row has an unknown field, or a value that cannot be written.

@@ -5,8 +5,7 @@ into that buffer, so nothing copies fetched records. Every wait has a deadline. 
 closes, because a late response must never pass for the response to the next request.
 
 **Throttling** (KIP-219): a client that exceeds a quota gets its response at once, with a throttle time. The broker
-reads the next request after that time. A request sent earlier would only time out, and the source would replace the
-connection without need.
+reads the next request after that time. A request sent earlier would time out, and its connection be replaced.
 """
 
 from __future__ import annotations

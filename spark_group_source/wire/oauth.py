@@ -73,8 +73,7 @@ class _Kept:
 class TokenCache:
     """The token of one provider in this process. Caller: any thread.
 
-    All requests run in one thread, so that one request serves all connections, and a request that hangs leaves no
-    further thread behind.
+    All requests run in one thread, so that one request serves all connections, and one that hangs blocks one thread.
 
     Args:
         request: asks for a token, and takes a limited time; gets whether an earlier request succeeded.

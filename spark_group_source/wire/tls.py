@@ -1,7 +1,6 @@
 """TLS: contexts from PEM, the handshake over a connected socket, and errors of the handshake and of the session.
 
-The driver and the executors read the files themselves, and read them again after a change: later connections use the
-new certificate.
+The driver and the executors read the files themselves, and again after a change, for later connections.
 """
 
 from __future__ import annotations

@@ -36,10 +36,12 @@ PartitionData = FetchResponse.FetchableTopicResponse.PartitionData
 
 @dataclass(frozen=True)
 class View:
-    """What a broker knows: topics with their ids, leaders and leader epochs, and the coordinator, or 0 for none."""
+    """What a broker knows: topics with their ids, leaders and leader epochs, the coordinator, or 0 for none, and the
+    brokers that the controller has not heard of for long."""
 
     topics: dict[str, tuple[uuid.UUID, dict[int, tuple[int | None, int]]]]
     coordinator: int
+    fenced: frozenset[int]
 
 
 class RequestHandlers:
@@ -58,7 +60,7 @@ class RequestHandlers:
         """Brokers that do not know yet that they are none any more: they still answer."""
         self.brokers: dict[int, FakeBroker] = {}
         self.fenced: set[int] = set()
-        """Brokers that metadata does not name, because the controller has not heard of them for long."""
+        """Brokers that metadata does not name."""
         self.offered: dict[int, Offered] = {}
         """What a broker offers, if it is not all versions that the fake knows."""
         self._max_metadata = max_metadata
@@ -88,6 +90,7 @@ class RequestHandlers:
                 for name, logs in self.logs.items()
             },
             self.coordinator,
+            frozenset(self.fenced),
         )
 
     def _handler(self, node: int) -> Handler:
@@ -118,12 +121,13 @@ class RequestHandlers:
             fill(response, finalized_features_epoch=1, finalized_features=[feature])
 
     def _Metadata(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        view = self._view(node)
         brokers = [
             {"node_id": broker.node, "host": "127.0.0.1", "port": broker.port, "rack": None}
             for broker in self.brokers.values()
-            if broker.node not in self.fenced
+            if broker.node not in view.fenced
         ]
-        topics = self._view(node).topics
+        topics = view.topics
         names = sorted(topics) if request.topics is None else [topic.name for topic in request.topics]
         found = [_topic_metadata(name, *topics.get(name, (None, {}))) for name in names]
         fill(response, brokers=brokers, topics=found)

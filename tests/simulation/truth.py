@@ -35,6 +35,8 @@ AFTER_PLAN = {"pinned_starts", "planned", "has planned", "partitions", "commit",
 AFTER_PLAN |= {"reserve", "awaited"}
 """Places between the last check of a plan and its batch."""
 
+MEMBER_ID_REQUIRED = 79
+
 WINDOW = 15.0
 """Seconds in which one fault excuses nothing, and two may: by then a retry has succeeded, or the session has ended."""
 
@@ -291,7 +293,7 @@ class Truth:
                 at.decided.pop(query.name, None)
             before = self.ends_at_birth.get(query.name, {})  # of a life that came to nothing, but for a late commit
             self.ends_at_birth[query.name] = {key: min(end, before.get(key, end)) for key, end in ends.items()}
-        logged = BatchOffset.from_json(query.checkpoint.last) if query.checkpoint.offsets else BatchOffset()
+        logged = self._logged(query)
         if "resetOffsetsOnStart" in query.options and (logged.resets or not logged.ranges):
             group = query.options["kafka.group.id"]
             self.first_assigned.pop(query.name, None)
@@ -306,6 +308,9 @@ class Truth:
         self.aware_at.pop(query.name, None)
         self.given_up = {lost: where for lost, where in self.given_up.items() if lost[0] != query.name}
         self.told(f"{life} starts{' an AvailableNow run' if available_now else ''}")
+
+    def _logged(self, query: Query) -> BatchOffset:
+        return BatchOffset.from_json(query.checkpoint.last) if query.checkpoint.offsets else BatchOffset()
 
     def took_target(self, query: Query) -> None:
         """A run has taken the present ends as its target, or earlier ones."""
@@ -355,7 +360,8 @@ class Truth:
             self.given_up.pop((query.name, key), None)
             if replayed:
                 self.given_up[query.name, key] = read.start - 1, read.end
-            if lost and not self.at(key).started:
+            if lost and not self.at(key).started and read.topic in self.kafka.logs:
+                self._reset(query, key, read.start, self.kafka.logs[read.topic][read.partition])
                 self._check_first(query, key, read.topic, read.start)
             if lost or read.topic_id != _text(self.kafka.ids.get(read.topic, "")):
                 continue
@@ -401,7 +407,8 @@ class Truth:
                 at.repeatable |= set(range(start, LAST))
 
     def _is_to_reset(self, query: Query, key: Key) -> bool:
-        return key in self.resets.get(query.name, ()) and key in self.first_assigned.get(query.name, ())
+        first = key in self.first_assigned.get(query.name, ()) or "assign" in query.options
+        return first and key in self.resets.get(query.name, ())
 
     def _was_held(self, query: Query, since: float) -> bool:
         """Whether a query planned before this time, and stood still after it before the batch."""
@@ -558,6 +565,8 @@ class Truth:
         if query.life and query.life.process.plan_held_until > self.run.now:  # it may have a batch that nobody sees yet
             for key in [key for key in self.partitions if key[0] == query.options["kafka.group.id"]]:
                 self.given_up.setdefault((query.name, key), (self.at(key).committed or 0, LAST))
+        if query.name in self.resets and not self._logged(query).ranges:  # it may not know that it has reset them
+            self.resets[query.name] |= self.first_assigned.get(query.name, set())
         batch.lost = True
         self.unaware.add(query.name)
         self._give_up(query, batch.ranges)
@@ -584,6 +593,7 @@ class Truth:
     def lost_data(self, query: Query, error: Exception) -> None:
         """A query ended because records are lost: only if they are."""
         self.told(f"{query.name} ends: {error}")
+        self.open[query.name].lost = True  # the member may have failed first
         deleted = "does not exist any more" in f"{error}" and not self._gone(query)
         if not self.data_may_be_lost or (deleted and self.recreated_at < self.began[query.name]):
             raise Broken(f"I7: {query.name} ends with a loss that did not happen: {error}")
@@ -611,7 +621,8 @@ class Truth:
     def commits_failed(self, query: Query) -> None:
         """A query with ``onCommitFailure=fail`` ended because two commits in a row failed."""
         self.told(f"{query.name} ends, because commits fail")
-        if self.calm and self.run.now - self.expelled_at > WINDOW + query.slowest_trigger:
+        faults = sum(query.name in what and "OffsetCommit" in what for _, what in self.faults)
+        if self.calm and faults < 2 and self.run.now - self.expelled_at > WINDOW + query.slowest_trigger:
             raise Broken(f"I7: {query.name} ends because of a single commit that failed")
 
     def _gone(self, query: Query) -> set[str]:
@@ -652,7 +663,8 @@ class Truth:
         """A broker has handled a request."""
         if api in ("SyncGroup", "OffsetCommit"):
             self.joined.add(process.name)
-        if api == "JoinGroup" or getattr(request, "member_epoch", 1) == 0:
+        rejoins = api == "JoinGroup" and response.error_code in (0, MEMBER_ID_REQUIRED)
+        if rejoins or getattr(request, "member_epoch", 1) == 0:
             name = self.client_query[process.name].name
             expired = self.run.now - self.heard.get(process.name, LAST) > self.kafka.session_timeout
             if name in self.unaware or expired:
@@ -787,7 +799,11 @@ class Truth:
             # A lost answer to JoinGroup is noticed when the connection ends.
             patience = SOON if "kafka.group.protocol" in query.options else SOON + KEEPALIVE
             knows = life.process.name in self.heard or patience > SOON
-            not_failed = life.ready and "onCommitFailure" not in query.options  # which fails with Spark's next call
+            # A member that has failed ends the query with Spark's next call.
+            may_fail = "onCommitFailure" in query.options or (
+                self.data_may_be_lost and query.options.get("failOnDataLoss") != "false"
+            )
+            not_failed = life.ready and not may_fail
             self._must_not_last(
                 query, f"I8: {query.name} is not a member", not (mine and knows) and not_failed, patience
             )
@@ -798,7 +814,10 @@ class Truth:
                 for each in mine
             )
             self._must_not_last(
-                query, f"I3: a revocation of {query.name} waits for nothing", revokes and open_.told, patience
+                query,
+                f"I3: a revocation of {query.name} waits for nothing",
+                revokes and open_.told,
+                patience + (SOON if self.hesitates_until > now - 2 * SOON else 0.0),
             )
 
             reached = life.available_now and not self._reading(group) and self._target_reached(query, group)
