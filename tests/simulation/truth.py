@@ -35,8 +35,6 @@ AFTER_PLAN = {"pinned_starts", "planned", "has planned", "partitions", "commit",
 AFTER_PLAN |= {"reserve", "awaited"}
 """Places between the last check of a plan and its batch."""
 
-MEMBER_ID_REQUIRED = 79
-
 WINDOW = 15.0
 """Seconds in which one fault excuses nothing, and two may: by then a retry has succeeded, or the session has ended."""
 
@@ -301,7 +299,7 @@ class Truth:
             if logged.resets:
                 self.first_assigned[query.name] = {self.key(group, *tp) for tp in logged.resets}
         if available_now:
-            self.targets[query.name] = dict(ends)
+            self.targets[query.name] = dict(ends) if self._informed() else {}
             self.latest_targets.pop(query.name, None)
         self.open[query.name] = Open()
         self.unaware.discard(query.name)
@@ -603,14 +601,18 @@ class Truth:
         self.told(f"{query.name} ends: {error}")
         gone, began = self._gone(query), self.began[query.name]
         early = isinstance(error, TopicError) and self.run.now - began < SOON and self.recreated_at < began
-        brokers: dict[int, Any] = self.kafka.brokers
-        early &= self.outage_ends < began and any(  # or nobody can know the topic
-            each.up and each.hung_until <= self.run.now and node not in self.kafka._frozen
-            for node, each in brokers.items()
-        )
+        early &= self.outage_ends < began and self._informed()
         run = query.life is not None and query.life.available_now  # needs every leader when it begins
         if ((self.calm or early) and not gone) or (life in self.joined and (self.calm or not run)):
             raise Broken(f"I7: {query.name} ends by an error that heals: {error}")
+
+    def _informed(self) -> bool:
+        """Whether a broker answers that knows all topics and partitions."""
+        brokers: dict[int, Any] = self.kafka.brokers
+        return any(
+            each.up and each.hung_until <= self.run.now and node not in self.kafka._frozen
+            for node, each in brokers.items()
+        )
 
     def rejected(self, query: Query, error: Exception) -> None:
         """The group rejects a member for good: a static one, if a new coordinator knows only the former one."""
@@ -663,7 +665,7 @@ class Truth:
         """A broker has handled a request."""
         if api in ("SyncGroup", "OffsetCommit"):
             self.joined.add(process.name)
-        rejoins = api == "JoinGroup" and response.error_code in (0, MEMBER_ID_REQUIRED)
+        rejoins = api == "JoinGroup" and request.member_id in {"", *self.kafka.group(request.group_id).members}
         if rejoins or getattr(request, "member_epoch", 1) == 0:
             name = self.client_query[process.name].name
             expired = self.run.now - self.heard.get(process.name, LAST) > self.kafka.session_timeout
