@@ -4,7 +4,7 @@ PYTHON ?= python3
 # The oldest and the newest supported Python on this machine, from the PATH or pyenv.
 OLDEST_PYTHON ?= $(call python,3.10 3.11 3.12 3.13 3.14)
 NEWEST_PYTHON ?= $(call python,3.14 3.13 3.12 3.11 3.10)
-OLDEST_SPARK := pyspark==4.1.0
+OLDEST_SPARK := pyspark==4.0.0
 VENV := .venv
 OLDEST := .venv-oldest
 NEWEST := .venv-newest
