@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import uuid
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,8 @@ TRAPS = ("but a revocation waits for at most", "share this group: each reads onl
 """Parts of warnings about mistakes of users, which no query in order may log."""
 BROKER_FIXTURES = {"embedded_kafka", "kafka_spark", "secured"}
 LONGEST_FIRST = ("integration", "contract")
+BUDGET_S = 30.0
+"""Seconds of a test, with what it sets up. Longer ones are marked as slow, or share what they set up with others."""
 SKIPS = (
     *("Kafka 4", "the fake ", "PySpark 4.", " exists for Spark ", "cannot be fetched from Maven Central"),
     *("on this machine", "only Linux", "the system has no clock", "Python 3.10 leaves"),
@@ -85,6 +88,22 @@ def pytest_runtest_makereport(
     ):
         report.outcome = "failed"
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Keeps the seconds of each test in build/durations.tsv, and lists those over the budget, but slow ones."""
+    seconds: Counter[str] = Counter()
+    slow = set()
+    for report in (each for reports in terminalreporter.stats.values() for each in reports):
+        if isinstance(report, pytest.TestReport):
+            seconds[report.nodeid] += report.duration  # type: ignore[assignment] # floats are numbers, too
+            slow |= {report.nodeid} if "slow" in report.keywords else set()
+    kept = config.rootpath / "build" / "durations.tsv"
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("".join(f"{took:.2f}\t{name}\n" for name, took in seconds.most_common()))
+    for name, took in seconds.most_common():
+        if took > BUDGET_S and name not in slow:
+            terminalreporter.write_line(f"over the {BUDGET_S:.0f} s that a test may take: {took:.0f} s {name}")
 
 
 @pytest.fixture(autouse=True)
