@@ -13,7 +13,7 @@ from tests.fake.consumer_group import UNKNOWN_GROUP
 from tests.fake.faults import Fault, Faults
 from tests.fake.group import CLASSIC
 from tests.fake.group_responses import Partition
-from tests.fake.handlers import RequestHandlers
+from tests.fake.handlers import RequestHandlers, View
 from tests.fake.log import FakeLog
 from tests.fake.releases import Offered
 from tests.fake.server import FakeBroker
@@ -148,9 +148,13 @@ class FakeKafka(RequestHandlers):
         """The broker learns all that it missed. As coordinator it then deletes the offsets in deleted topics."""
         with self._changed:
             missed = self._frozen.pop(node)
-            for name, (topic_id, _) in missed.topics.items():
-                if node == self.coordinator and self.ids.get(name) != topic_id:
-                    self._delete_offsets_of(name)
+            if node == self.coordinator:
+                self._delete_offsets_in_former(missed)
+
+    def _delete_offsets_in_former(self, missed: View) -> None:
+        for name, (topic_id, _) in missed.topics.items():
+            if self.ids.get(name) != topic_id:
+                self._delete_offsets_of(name)
 
     def _delete_offsets_of(self, name: str) -> None:
         for group in self._groups.values():
@@ -161,10 +165,13 @@ class FakeKafka(RequestHandlers):
         """Makes this broker the coordinator, or none. It first reads the groups, for so many seconds.
 
         It finds the last generation whose leader has synced, with its members, and begins their sessions. What waits at
-        the former coordinator is told so.
+        the former coordinator is told so. It deletes offsets in topics that were deleted while the former one lagged; a
+        real coordinator keeps these.
         """
         with self._changed:
             now = time.monotonic()
+            if (missed := self._frozen.get(self.coordinator)) and node not in self._frozen:
+                self._delete_offsets_in_former(missed)
             for group in self._groups.values():
                 group.advance(now)
                 group.reload(now + loading)

@@ -445,7 +445,7 @@ class Truth:
         for name, other in self.open.items():
             rival = self.queries[name]
             ends = rival.life is None or rival.life.ends  # then Spark has interrupted its batch
-            ends |= "onCommitFailure" in query.options and not self._is_member(query)  # which fails with the next call
+            ends |= self._has_failed(query) or self._has_failed(rival)
             if rival is query or ends or other.done or other.replayed:
                 continue
             for theirs in other.ranges:
@@ -455,9 +455,11 @@ class Truth:
     def _owns(self, query: Query, key: Key) -> bool:
         return query.client in self._clients.get(self.at(key).owner, "")
 
-    def _is_member(self, query: Query) -> bool:
+    def _has_failed(self, query: Query) -> bool:
+        """Whether a member's commits have failed for good: its query fails with Spark's next call."""
         members = self.kafka.group(query.options["kafka.group.id"]).members.values()
-        return any(query.client in member.client_id for member in members)
+        is_member = any(query.client in member.client_id for member in members)
+        return "onCommitFailure" in query.options and not is_member
 
     def _may_lose(self, query: Query, batch: Open) -> bool:
         """Whether a live query may have lost its partitions in mid-batch: by faults, or because the batch is long."""
@@ -486,8 +488,8 @@ class Truth:
             short = timeout < WINDOW / 2 and any(
                 "OffsetCommit" in what and when > self.run.now - WINDOW for when, what in self.faults[-2:]
             )
-            left = "onCommitFailure" in other.options and not self._is_member(other)  # which has failed
-            if (offsets := open_.get(key)) and (name == query.name or unreported or short or left or not self.calm):
+            failed = self._has_failed(other)
+            if (offsets := open_.get(key)) and (name == query.name or unreported or short or failed or not self.calm):
                 self.at(key).repeatable |= offsets
 
     def read(self, query: Query, ranges: Iterable[OffsetRange]) -> bool:
@@ -854,7 +856,7 @@ class Truth:
         for removal in self.kafka.removals[self._removals :]:
             client = self._clients.get(removal.member_id, "")
             alive = any(
-                query.life and query.client in client and query.life.process.name in self.joined
+                query.life and f"-{query.life.process.name}-" in client and query.life.process.name in self.joined
                 for query in self.queries.values()
             )
             if removal.why == "rebalance timeout" and alive and self.calm:
