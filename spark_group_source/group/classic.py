@@ -234,8 +234,7 @@ class ClassicProtocol(GroupProtocol):
     """The member's thread owns it, with its connections.
 
     Attributes:
-        _session_ends: when the session ends according to the last successful request: one session timeout after it was
-            sent, in the clock's seconds.
+        _session_ends: when the session ends according to the last successful request: one session after it was sent.
         _topics: the topics of the subscription.
         _group_topics: only for the leader, the subscribed topics of all members, also those that do not exist now.
         _partition_counts: only for the leader, the partition counts of these topics.

@@ -228,8 +228,7 @@ class DataLossCheck:
     def _raise_or_skip_deleted(self, start: BatchOffset, topics: set[str], me: Membership) -> None:
         """Looks for deleted topics among those that the query has read and does not own now.
 
-        One of these may have been recreated. Then the query has no position in it, and resumes at the group's commits
-        if it owns the topic again.
+        One of these may have been recreated. Then the query has no position in it, and resumes at the group's commits.
         """
         if not self._fail_on_data_loss and (others := self._topic_ids.read.keys() - topics):
             recreated = self._topic_ids.recreated(others - {tp.topic for tp in me.readable})

@@ -173,12 +173,14 @@ class LoggedOffsets(NamedTuple):
     Attributes:
         ranges: the ranges that were planned last, or the offsets to which records that were lost moved it.
         given_up: the beginnings of the batches in which it gave partitions up.
+        replaced: commits that were there when it began the lineage of the range, while none of its own has arrived.
         recreated: partitions of topics that were recreated since it logged or pinned them. The group's commits are in
             the new ones: Kafka deletes those of a deleted topic.
     """
 
     ranges: dict[TopicPartition, OffsetRange]
     given_up: Offsets
+    replaced: Mapping[TopicPartition, CommittedOffset]
     recreated: Partitions
 
 
@@ -262,6 +264,7 @@ class OffsetTracker:
     - ``_logged``, the range of each partition in the last batch that was planned with it, or in the checkpoint
     - ``_in_flight``, the batch in flight, and ``_reading``, what it reads, from just before it is planned
     - ``_given_up``, the beginnings of the batches in which partitions were given up
+    - ``_replaced``, by partition, the commit that was there when this query began a lineage, until it has committed
     - ``_pinned``, the pinned starts of the query
     - ``_found_recreated``, topics that a lookup of start positions found to be recreated, until the query checks them
     - ``_lineage``, the highest lineage that the query has seen
@@ -275,6 +278,7 @@ class OffsetTracker:
         self._in_flight: BatchOffset | None = None
         self._reading: Partitions = frozenset()
         self._given_up: dict[TopicPartition, int] = {}
+        self._replaced: dict[TopicPartition, tuple[int, CommittedOffset]] = {}
         self._pinned = PinnedStarts()
         self._found_recreated: set[str] = set()
         self._lineage = 0
@@ -344,11 +348,10 @@ class OffsetTracker:
             recreated = {tp.topic for tp, id_ in known_ids.items() if not may_be_same(id_, ids.get(tp.topic, ""))}
             self._found_recreated |= recreated
             known = {tp for tp in partitions if tp.topic not in recreated or known_ids.get(tp) == ids[tp.topic]}
-            return LoggedOffsets(
-                {tp: self._logged[tp] for tp in known & self._logged.keys()},
-                {tp: self._given_up[tp] for tp in known & self._given_up.keys()},
-                partitions - known,
-            )
+            read = {tp: self._logged[tp] for tp in known & self._logged.keys()}
+            given_up = {tp: self._given_up[tp] for tp in known & self._given_up.keys()}
+            replaced = {tp: seen for tp, (at, seen) in self._replaced.items() if tp in read and read[tp].lineage == at}
+            return LoggedOffsets(read, given_up, replaced, partitions - known)
 
     def take_recreated(self) -> set[str]:
         """The topics that :meth:`logged` has found to be recreated since the last call. Caller: the query."""
@@ -413,6 +416,8 @@ class OffsetTracker:
         if committed is not None and committed.offset == start.offset:
             owned.epoch = max(owned.epoch, committed.epoch)
         self._given_up.pop(tp, None)
+        if start.lineage is None and committed is not None:
+            self._replaced[tp] = lineage, committed
 
     def _begin_lineage(self) -> int:
         """A lineage that is later than all others this query has seen, also if the clocks of two machines differ."""
@@ -509,6 +514,7 @@ class OffsetTracker:
                 if owned is not None and owned is sent[tp]:  # 4: not of an earlier assignment
                     owned.rejections = 0
                     owned.committed = max(offset, -1 if owned.committed is None else owned.committed)
+                self._replaced.pop(tp, None)
             self._pinned = replace(self._pinned, resets=self._pinned.resets - offsets.keys())
 
     def commits_rejected(self, rejected: Owned) -> Partitions:

@@ -151,8 +151,7 @@ def _by_topic(offsets: Offsets) -> OffsetsByTopic:
 
 
 RESOLVE_TIMEOUT = 10.0
-"""Maximum seconds for the leaders to return start positions, after the group has returned its commits. What is still
-unresolved then is looked up again."""
+"""Maximum seconds for the leaders to return start positions, after the commits. The others are looked up again."""
 
 MAX_CLOCK_SKEW = 60.0
 """Seconds by which a lineage may lie in the future without a warning."""
@@ -251,6 +250,7 @@ class StartOffsetResolver:
         commits = self._committed(partitions, me, clients, deadline)
         partitions = self._tracker.assigned_in(ids, partitions)
         logged = self._tracker.logged(partitions, ids)
+        commits = {tp: commit for tp, commit in commits.items() if commit != logged.replaced.get(tp)}
         pinned = self._tracker.pinned_starts().without(logged.recreated)
         resets = (partitions & pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
         self._warn_of_another_group(commits, logged.ranges)

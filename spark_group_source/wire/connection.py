@@ -393,8 +393,7 @@ class Connection:
 
         Raises:
             BrokerUnavailable, DeadlineExceeded, ProtocolError: no valid response came; the connection is closed.
-            Interrupted: the deadline's wakeup was set first. The connection keeps the bytes that came so far, and
-                receive() may be called again.
+            Interrupted: the deadline's wakeup was set first. Then receive() may be called again.
         """
         response = self.receive_raw(deadline)
         try:

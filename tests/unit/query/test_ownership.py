@@ -483,6 +483,21 @@ def test_a_commit_that_waited_for_another_one_has_half_of_its_time_for_the_respo
     assert world.waits[-1] == 2.0
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_what_a_reset_was_to_replace_is_no_later_decision_while_no_commit_of_the_reset_arrives(
+    world: World, committed: bool
+) -> None:
+    world.offsets[A] = CommittedOffset(7)
+    world.commits_refused = None if committed else FAILED
+    query = Query(world, resetOffsetsOnStart="true").assign(A).read({A: 4})
+    assert query.positions() == {A: 4}
+    query.lose(A)
+    world.offsets[A] = CommittedOffset(7)  # an operator's decision, or the same as before
+    world.commits_refused = None
+    assert query.assign(A).positions() == {A: 7 if committed else 4}
+    assert world.commits[-1] == {A: 7 if committed else 4}
+
+
 @pytest.mark.parametrize("me", [OWNER, replace(OWNER, member_id="")])
 def test_a_commit_that_meets_a_rebalance_is_no_failure_that_ends_the_query(world: World, me: Membership) -> None:
     query = Query(world, onCommitFailure="fail", **{"offsetCommit.numRetries": "0"}).assign().read({A: 6})
