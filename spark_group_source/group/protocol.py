@@ -111,7 +111,7 @@ class Heartbeats:
             )
 
     def await_retry(self) -> None:
-        """Waits before the retry of a request, twice as long as before the last one. Then a heartbeat or join is due."""
+        """Waits before the retry of a request, twice as long as before. Then a heartbeat or join is due."""
         self._wait(self._backoff.next())
         self._waited = True
         self.schedule_next(0.0)

@@ -1,5 +1,4 @@
-"""One row of the option table, and the parsers of option values. Parsers raise ValueError, whose message completes "It must be".
-"""
+"""One row of the option table, and parsers of values, which raise ValueError: its text completes "It must be"."""
 
 from __future__ import annotations
 
