@@ -31,7 +31,7 @@ EVENT_HUBS_2024: Offered = EVENT_HUBS_2020 | {
 """oliveigah/klife, issue 13; the last three from twmb/franz-go, issue 1312."""
 
 EVENT_HUBS_2026: Offered = EVENT_HUBS_2024 | {3: (0, 9)}
-"""twmb/franz-go, issue 1312. The emulator of Event Hubs still has version 5 of Metadata."""
+"""twmb/franz-go, issue 1312. Their emulator still offers version 5 of Metadata, as in 2024."""
 
 REDPANDA_2025: Offered = kafka(2, 4) | {1: (4, 11), 2: (0, 4), 3: (0, 7), 9: (1, 7), 10: (0, 3), 18: (0, 3)}
 """platformatic/kafka, issue 51. That shows nothing of the other requests: they are those of Kafka 2.4."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ from spark_group_source.fetch import reader
 from spark_group_source.fetch.errors import MAX_ATTEMPTS
 from spark_group_source.fetch.reader import TaskReader, read
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.responses import DecodeLimits
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import MAX_FRAME
@@ -31,7 +33,8 @@ from tests.unit.records.build import Record, batch, marker
 from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
-ZSTD = 4
+GZIP, ZSTD = 1, 4
+COLUMNS = arrow_schema(["partition", "offset", "value", "headers"])
 MAX_IDLE = 540.0
 
 
@@ -69,12 +72,14 @@ def test_later_responses_do_not_change_earlier_rows(fake: FakeKafka) -> None:
 def test_rows_of_the_fetch_versions_of_other_brokers_are_equal(fake: FakeKafka, name: str, knows_id: bool) -> None:
     fake.offered = dict.fromkeys(fake.brokers, releases.ALL[name])
     fill(fake)
-    fill(fake, partition=1, rows=3)
-    topic_id = fake.ids["t"] if knows_id else ""
-    given = task(fake, (0, 3, 17), (1, 0, 12), topic_id=str(topic_id), read_committed=True)
-    rows = sorted((row["partition"], row["offset"], row["value"]) for each in read(given) for row in each.to_pylist())
-    assert rows == [
-        (number, at, b"%010d" % at) for number, start, end in ((0, 3, 17), (1, 0, 12)) for at in range(start, end)
+    fake.append("t", 1, batch([Record(b"%010d" % at, headers=[("h", b"w")]) for at in range(12)], codec=GZIP), 12)
+    given = task(fake, (0, 3, 17), (1, 2, 12), topic_id=str(fake.ids["t"]) if knows_id else "", read_committed=True)
+    found = (list(row.values()) for each in read(replace(given, schema=COLUMNS)) for row in each.to_pylist())
+    headers = (None, [{"key": "h", "value": b"w"}])
+    assert sorted(found) == [
+        [number, at, b"%010d" % at, headers[number]]
+        for number, start, end in ((0, 3, 17), (1, 2, 12))
+        for at in range(start, end)
     ]
     assert {each.version for each in fetches(fake)} == {min(13, releases.ALL[name][1][1])}
 
