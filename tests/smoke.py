@@ -32,8 +32,8 @@ def main(version: str, *more: str) -> int:
 
 
 def read() -> None:
-    """Reads three records from an embedded Kafka with a local Spark that found the source itself, and checks that a bad
-    option is an error.
+    """Reads three records from an embedded Kafka with a local Spark that found the source itself, as a batch query and as
+    a stream, and checks that a bad option is an error.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -47,9 +47,15 @@ def read() -> None:
     with EmbeddedKafka() as kafka:
         kafka.create_topic("smoke")
         kafka.produce("smoke", ["one", "two", "three"])
-        source = spark.read.format("kafka-group").option("subscribe", "smoke")
-        source = source.option("kafka.bootstrap.servers", kafka.bootstrap_servers)
-        assert sorted(bytes(row.value) for row in source.load().collect()) == [b"one", b"three", b"two"]
+        options = {"subscribe": "smoke", "kafka.bootstrap.servers": kafka.bootstrap_servers}
+        source = spark.read.format("kafka-group").options(**options)
+        streamed = spark.readStream.format("kafka-group").options(**options, startingOffsets="earliest")
+        streamed = streamed.option("kafka.group.id", "smoke")
+        query = streamed.load().writeStream.format("memory").queryName("streamed").start()
+        query.processAllAvailable()
+        query.stop()
+        for rows in (source.load(), spark.table("streamed")):
+            assert sorted(bytes(row.value) for row in rows.collect()) == [b"one", b"three", b"two"]
         refused = ""
         try:
             source.option("startingOffset", "earliest").load()
