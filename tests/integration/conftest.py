@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.spark import SETTINGS
+from tests.integration import class_data
 from tests.integration import secured as secured_kafka
 from tests.integration.query_process import Place, PlainQuery, QueryProcess, source_options
 
@@ -21,12 +21,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def environment() -> None:
-    """Makes Spark and all child processes find this tree, and logs little to the console."""
+def environment() -> Iterator[None]:
+    """Makes Spark and all child processes find this tree, start soon, and log little to the console."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_CONF_DIR"] = str(REPOSITORY / "conf")
-    os.environ["SPARK_SUBMIT_OPTS"] = str(SETTINGS["spark.driver.extraJavaOptions"])
+    with class_data.used():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -32,13 +32,7 @@ def environment() -> dict[str, str]:
     """Returns the environment of a job: this Python, this tree, a quiet console, no other Spark."""
     kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-    return {
-        **kept,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": path,
-        "SPARK_CONF_DIR": str(REPOSITORY / "conf"),
-        "SPARK_LOCAL_IP": HOST,
-    }
+    return {**kept, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path, "SPARK_LOCAL_IP": HOST}
 
 
 def spark_submit() -> str:

@@ -212,7 +212,6 @@ class QueryProcess:
             **kept,
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(REPOSITORY),
-            "SPARK_CONF_DIR": str(REPOSITORY / "conf"),
             "SPARK_LOCAL_IP": "127.0.0.1",
             # A killed process cannot clean up.
             "SPARK_LOCAL_DIRS": str(self.work / "local"),
