@@ -32,8 +32,8 @@ def main(version: str, *more: str) -> int:
 
 
 def read() -> None:
-    """Reads three records from an embedded Kafka with a local Spark that found the source itself, as a batch query and as
-    a stream, and checks that a bad option is an error.
+    """Reads three records from an embedded Kafka with a local Spark that found the source itself, as a batch query and
+    as a stream, and checks that a bad option is an error.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
