@@ -84,11 +84,13 @@ def append_plainly(batch: DataFrame, _: object, target: str, *more: Any) -> None
     import group_to_postgres as job
     import psycopg
 
-    def copy(rows: Any) -> None:
-        with psycopg.connect(target) as connection:
-            job.copy(rows, connection, job.named(more[0]))
-
     if "host=" in target:
+        copy_rows, table = job.copy, job.named(more[0])  # the module itself cannot be pickled here
+
+        def copy(rows: Any) -> None:
+            with psycopg.connect(target) as connection:
+                copy_rows(rows, connection, table)
+
         batch.foreachPartition(copy)
     else:
         batch.writeTo(target).append()

@@ -102,7 +102,7 @@ class Members:
         own = environment()
         own |= {"PYTHONPATH": f"{own['PYTHONPATH']}{os.pathsep}{JOBS}"}
         # Not by spark-submit, which would keep the script's stdin.
-        own |= {"PYSPARK_SUBMIT_ARGS": shlex.join(["--master", "local[10,4]", *package, *conf, "pyspark-shell"])}
+        own |= {"PYSPARK_SUBMIT_ARGS": shlex.join(["--master", "local[24,4]", *package, *conf, "pyspark-shell"])}
         with (self.work / "log").open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(SCRIPT), str(self.work), sink.job, self._way],
