@@ -75,9 +75,9 @@ def merge(batch: DataFrame, reads: Sequence[OffsetRange], table: str, rewind: st
     numbers = sorted({each.partition for each in reads})
     on += f" AND kept.partition IN ({', '.join(map(str, numbers))}) AND ({' OR '.join(within)})"
     if rewind == "write":
-        lineages = [(F.struct(F.lit(each.topic), F.lit(each.partition)), F.lit(each.lineage)) for each in reads]
+        lineages = [(F.lit(f"{each.tp}"), F.lit(each.lineage).cast("long")) for each in reads]
         of_range = F.create_map(*(part for pair in lineages for part in pair))
-        batch = batch.withColumn("lineage", of_range[F.struct("topic", "partition")])
+        batch = batch.withColumn("lineage", of_range[F.concat_ws("-", "topic", F.col("partition").cast("string"))])
         on += " AND kept.lineage >= batch.lineage"
     batch.createOrReplaceTempView("batch")
     retried(
