@@ -120,15 +120,12 @@ def test_a_new_topic_of_many_partitions_has_all_its_logs(kafka: EmbeddedKafka, t
     kafka.delete_topic(name)
 
 
-@pytest.mark.parametrize("end", [EmbeddedKafka.kill, EmbeddedKafka.stop])
-def test_data_and_port_survive_a_restart(
-    own: EmbeddedKafka, unique: Callable[[str], str], end: Callable[[EmbeddedKafka], None]
-) -> None:
+def test_data_and_port_survive_a_restart(own: EmbeddedKafka, unique: Callable[[str], str]) -> None:
     name, group = own.create_topic(unique("topic"), 2), unique("group")
     own.produce(name, ["x"] * 10, partition=1)
     consume(own, name, group, 10)
     servers, pid = own.bootstrap_servers, own.pid()
-    end(own)
+    own.kill()
     assert own.pid() is None
     own.start()
     assert own.bootstrap_servers == servers

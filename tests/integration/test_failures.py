@@ -90,13 +90,12 @@ def test_an_available_now_run_right_after_kill_9_reads_the_rest_and_ends_by_itse
 
 
 @pytest.mark.core
-@pytest.mark.parametrize("kept", [True, False], ids=["old checkpoint", "new checkpoint"])
 def test_offsets_that_an_operator_resets_between_runs_are_honoured_forward_and_backward(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, run: Run, tmp_path: Path, kept: bool
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, run: Run, tmp_path: Path
 ) -> None:
     name = topic(partitions=2)
     fill(kafka, name, 30)
-    checkpoint = tmp_path / "kept" if kept else None
+    checkpoint = tmp_path / "kept"
 
     def reset(offset: int) -> None:
         eventually(lambda: kafka.group_state(group) == "Empty")

@@ -98,6 +98,7 @@ def test_narrowing_follows_the_setting_of_spark(
     assert frame.rdd.getNumPartitions() == (2 if setting == "true" else 2 * PARTITIONS)
 
 
+@pytest.mark.parametrize("setting", ["true"], indirect=True)
 def test_without_the_option_each_use_of_a_data_frame_has_all_of_its_rows(
     spark: SparkSession, kafka: EmbeddedKafka, topics: str, setting: str
 ) -> None:
