@@ -436,6 +436,7 @@ def test_a_member_that_was_paused_in_a_write_repeats_nothing(
     members: Members, kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(globals(), "PAUSE_S", 0.0)  # until the takeover
+    monkeypatch.setitem(globals(), "BATCHES", 5)
     assert play(members, kafka, "pause", ("task",), 4_000) == {"task": (4_000, 4_000)}
 
 
