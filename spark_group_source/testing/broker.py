@@ -28,10 +28,8 @@ log = logging.getLogger(__name__)
 LOG_LENGTH = 4000
 STOP_TIMEOUT_S = 20.0
 FORMAT_TIMEOUT_S = 60.0
-FEATURES = "bootstrap.checkpoint"
-"""The file in which Kafka's StorageTool names the features of a new cluster."""
-_formatted: dict[Path, bytes] = {}
-"""Content of that file by Kafka's jars: it is the same for all clusters, and the tool takes longer than a copy."""
+_formatted: dict[Path, tuple[Path, bytes]] = {}
+"""By Kafka's jars, a new cluster's features as StorageTool writes them: the same file for all, and a copy is faster."""
 
 
 class PortTaken(EmbeddedKafkaError):
@@ -91,9 +89,10 @@ class BrokerProcess:
         Raises:
             EmbeddedKafkaError: Kafka's StorageTool failed; the text holds its output.
         """
-        if features := _formatted.get(self._libs):
-            self._data.mkdir()
-            (self._data / FEATURES).write_bytes(features)
+        if self._libs in _formatted:
+            name, features = _formatted[self._libs]
+            (self._data / name).parent.mkdir(parents=True)
+            (self._data / name).write_bytes(features)
             (self._data / "meta.properties").write_text(
                 f"version=1\ncluster.id={cluster_id}\nnode.id={self.node_id}\n", encoding="utf-8"
             )
@@ -103,7 +102,8 @@ class BrokerProcess:
         completed = subprocess.run(command, capture_output=True, text=True, timeout=FORMAT_TIMEOUT_S, check=False)
         if completed.returncode != 0:
             raise _format_error(command[0], completed.stdout + completed.stderr)
-        _formatted[self._libs] = (self._data / FEATURES).read_bytes()
+        [file] = self._data.rglob("*.checkpoint")
+        _formatted[self._libs] = file.relative_to(self._data), file.read_bytes()
 
     def start(self) -> None:
         """Starts the process and returns before it is ready."""
