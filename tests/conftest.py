@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import uuid
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,16 +92,17 @@ def pytest_runtest_makereport(
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Keeps the seconds of each test in build/durations.tsv, and lists those over the budget, but slow ones."""
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     slow = set()
     for report in (each for reports in terminalreporter.stats.values() for each in reports):
         if isinstance(report, pytest.TestReport):
-            seconds[report.nodeid] += report.duration  # type: ignore[assignment] # floats are numbers, too
+            seconds[report.nodeid] += report.duration
             slow |= {report.nodeid} if "slow" in report.keywords else set()
+    longest = sorted(seconds.items(), key=lambda each: -each[1])
     kept = config.rootpath / "build" / "durations.tsv"
     kept.parent.mkdir(exist_ok=True)
-    kept.write_text("".join(f"{took:.2f}\t{name}\n" for name, took in seconds.most_common()))
-    for name, took in seconds.most_common():
+    kept.write_text("".join(f"{took:.2f}\t{name}\n" for name, took in longest))
+    for name, took in longest:
         if took > BUDGET_S and name not in slow:
             terminalreporter.write_line(f"over the {BUDGET_S:.0f} s that a test may take: {took:.0f} s {name}")
 

@@ -35,6 +35,9 @@ def used() -> Iterator[None]:
     options += [f"-D{name}={value}" for name, value in settings]
     os.environ.pop("SPARK_CONF_DIR", None)
     os.environ["SPARK_SUBMIT_OPTS"] = " ".join([*options, f"-XX:SharedArchiveFile={ARCHIVE}", QUIET])
+    if ARCHIVE.exists():
+        yield
+        return
     command = [sys.executable, "-m", "tests.integration.class_data"]
     with subprocess.Popen(command, cwd=CONF.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
         yield

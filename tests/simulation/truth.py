@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -104,6 +104,11 @@ class Open:
     planned_at: float = 0.0
     lost: bool = False
     """Whether the group removed the query's member meanwhile, or before the query could know."""
+
+    def offsets(self, key: Key) -> set[int]:
+        """The offsets of one partition that the batch reads."""
+        mine = (read for read in self.ranges if (read.topic_id, read.partition) == key[1:])
+        return {each for read in mine for each in range(read.start, read.end)}
 
 
 class Truth:
@@ -210,9 +215,7 @@ class Truth:
             if life is None or name in self.unaware:
                 continue
             if batch.done and (batch.replayed or not batch.told or life.process.held_until > self.run.now):
-                for read in batch.ranges:
-                    if (read.topic_id, read.partition) == key[1:]:
-                        at.done |= set(range(read.start, read.end))
+                at.done |= batch.offsets(key)
             at.done |= self.uncommitted.get(name, {}).get(key, set())
         self._may_be_ignored(key, offset)
         at.started, at.committed, at.by = True, offset, "operator"
@@ -399,9 +402,7 @@ class Truth:
                 at.done, at.by = set(range(start)), ""
                 for batch in self.open.values():  # a replay at the same time
                     if batch.replayed and batch.done and batch.planned_at > self.run.now - SOON / 4:
-                        for read in batch.ranges:
-                            if (read.topic_id, read.partition) == key[1:]:
-                                at.done |= set(range(read.start, read.end))
+                        at.done |= batch.offsets(key)
                 at.repeatable |= set(range(start, LAST))
 
     def _is_to_reset(self, query: Query, key: Key) -> bool:
@@ -778,8 +779,7 @@ class Truth:
         for query in queries:
             life = query.life
             # A static member that was killed keeps its partitions from the next one until its session ends.
-            killed_at = max(query.killed_at, self.coordinated_since if query.killed_at > 0 else 0.0)
-            takes_over = "kafka.group.instance.id" in query.options and now - killed_at < self.kafka.session_timeout
+            takes_over = "kafka.group.instance.id" in query.options and self._may_be_member(query)
             if not self.calm or life is None or takes_over or life.process.paused_until > now - SOON:
                 self._since = {key: since for key, since in self._since.items() if key[0] != query.name}
                 continue
@@ -855,11 +855,7 @@ class Truth:
             self._clients |= self.members(group)
         for removal in self.kafka.removals[self._removals :]:
             client = self._clients.get(removal.member_id, "")
-            alive = any(
-                query.life and f"-{query.life.process.name}-" in client and query.life.process.name in self.joined
-                for query in self.queries.values()
-            )
-            if removal.why == "rebalance timeout" and alive and self.calm:
+            if removal.why == "rebalance timeout" and self._is_alive(client, self.joined) and self.calm:
                 raise Broken(f"I3: {client} is removed, which has not given up its partitions in time")
         self._removals = len(self.kafka.removals)
 
@@ -877,8 +873,7 @@ class Truth:
             waits = not self.calm or self._reading(group) or topic in self.outdated or self._has_dead_members(group)
             for query in queries:
                 waits_for_joins = query.rebalance_timeout if self.rebalancing(group) else 0.0
-                killed_at = max(query.killed_at, self.coordinated_since if query.killed_at > 0 else 0.0)
-                killed = self.run.now - killed_at < self.kafka.session_timeout + waits_for_joins
+                killed = self._may_be_member(query, waits_for_joins)
                 life = query.life
                 waits |= killed or life is None or life.available_now or life.stopping.is_set() or not life.ready
                 waits |= self.run.now - self.began.get(query.name, 0.0) < SOON
@@ -888,9 +883,17 @@ class Truth:
 
     def _has_dead_members(self, group: str) -> bool:
         """Whether the coordinator has not noticed yet that a member was killed."""
-        alive = [query.life.process.name for query in self.queries.values() if query.life]
-        clients = [member.client_id for member in self.kafka.group(group).members.values()]
-        return any(not any(f"-{name}-" in client for name in alive) for client in clients)
+        return any(not self._is_alive(member.client_id) for member in self.kafka.group(group).members.values())
+
+    def _is_alive(self, client: str, among: Container[str] | None = None) -> bool:
+        """Whether a client is that of a living process, and of one ``among`` these."""
+        alive = (query.life.process.name for query in self.queries.values() if query.life)
+        return any(f"-{name}-" in client for name in alive if among is None or name in among)
+
+    def _may_be_member(self, query: Query, longer: float = 0.0) -> bool:
+        """Whether the session of a process that was killed may last, which begins again at a new coordinator."""
+        killed_at = max(query.killed_at, self.coordinated_since if query.killed_at > 0 else 0.0)
+        return self.run.now - killed_at < self.kafka.session_timeout + longer
 
     def rebalancing(self, group: str) -> bool:
         """Whether partitions are being handed over."""

@@ -61,9 +61,10 @@ LOGGED, COMMITTED, MOVED, REPLAYED = StartRule.LOGGED, StartRule.COMMITTED, Star
         (ours(60, 8), logged(80), {"replayed": logged(80, 8)}, Start(80, REPLAYED, 8)),
         (ours(60, 9), logged(80), {"replayed": logged(80, 8)}, Start(60, COMMITTED, 9)),
         (CommittedOffset(39), logged(80), {"replayed": logged(80, 8)}, Start(39, MOVED, None)),
-        # Another consumer reads on from the commit at which the query gave the partition up.
+        # Another consumer reads on from the beginning of the batch in which the query gave the partition up.
         (CommittedOffset(60), logged(80), {"given_up": 50}, Start(80, LOGGED)),
         (CommittedOffset(50), logged(80), {"given_up": 50}, Start(50, MOVED, None)),
+        (CommittedOffset(40), logged(80), {"given_up": 50}, Start(40, MOVED, None)),
     ],
 )
 def test_the_later_lineage_applies_and_within_one_the_further_offset(
