@@ -60,6 +60,7 @@ class Chance:
             value = self._replayed.get(f"{kind} #{self._counts[kind]}")
             if value is None:
                 return ordinary
+            value = min(max(value, low), high)  # a shorter story may ask for it under other circumstances
         elif self._draw() >= probability:
             return ordinary
         else:

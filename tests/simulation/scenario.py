@@ -580,7 +580,7 @@ class Scenario:
                     self.kafka.elect(topic, number, leader=successor)
         if self.kafka.coordinator == broker:
             self.net.former.pop(successor, None)
-            self.kafka.move_coordinator(successor)
+            self._learn(lambda: self.kafka.move_coordinator(successor))
             self.truth.coordinated_since = self.run.now
 
     def _cut(self) -> None:
@@ -601,7 +601,7 @@ class Scenario:
         self.truth.outage(loading, f"broker {broker.node} coordinates the group after {loading:.1f} s")
         former = self.kafka.coordinator
         self.net.former.pop(broker.node, None)  # it reads the group's offsets again
-        self.kafka.move_coordinator(broker.node, loading)
+        self._learn(lambda: self.kafka.move_coordinator(broker.node, loading))
         self.truth.coordinated_since = self.run.now + loading
         if former != broker.node and self.chance.flag("former coordinator is unaware", 0.3):
             self._stay_unaware(former)
@@ -643,7 +643,14 @@ class Scenario:
 
     def _thaw(self, node: int) -> None:
         if node in self.kafka._frozen:
-            self.kafka.thaw_metadata(node)
+            self._learn(lambda: self.kafka.thaw_metadata(node))
+
+    def _learn(self, change: Callable[[], None]) -> None:
+        """A coordinator may learn now that a topic was deleted, and delete the commits in its successor with those."""
+        held = set(self.kafka.group(GROUP).offsets)
+        change()
+        for tp in held - self.kafka.group(GROUP).offsets.keys():
+            self.truth.lost_commit(self.truth.key(GROUP, *tp))
 
     # The end
 
@@ -696,11 +703,12 @@ class Scenario:
         return self.truth.unfinished(GROUP, self.queries)
 
     def _check_members(self) -> None:
-        """I8: each query has one member."""
+        """I8: each query has one member. It joins when it has replayed its last batch."""
         limit = self.run.now + QUIET_MEMBERS
         while True:
             self._restart_all()
-            expected = [each for each in self.queries if "assign" not in each.options]
+            joins = [each for each in self.queries if "assign" not in each.options]
+            expected = [each for each in joins if each.life is None or not each.life.replaying]
             found = list(self.truth.members(GROUP).values())
             if len(found) == len(expected) and all(any(each.client in name for name in found) for each in expected):
                 return

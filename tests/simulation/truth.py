@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.simulation.spark import Query
 
 AFTER_PLAN = {"pinned_starts", "planned", "has planned", "partitions", "commit", "complete", "in_flight"}
-AFTER_PLAN |= {"reserve", "awaited"}
+AFTER_PLAN |= {"reserve", "awaited", "completed"}
 """Places between the last check of a plan and its batch."""
 
 WINDOW = 15.0
@@ -79,13 +79,15 @@ class Partition:
     by: str = ""
     """The member that committed last."""
     beyond_repair: bool = False
-    """Whether a late commit moved the position back that had no room for its tag."""
+    """Whether a late commit moved the position back that had no room for its tag, or the commit was deleted."""
     owner: str = ""
     """The member that owns it, and knows that it does."""
     owned_since: float = 0.0
     cut_at: float = -1.0
     """When an unclean election last removed records."""
     end_before_cut: int = LAST
+    kept_by_cut: int = 0
+    """Up to where the last one kept records."""
     decided: dict[str, int] = field(default_factory=dict)
     """Where each query first wanted to start."""
     without_epoch: bool = False
@@ -236,6 +238,13 @@ class Truth:
                 at.done |= at.before
                 at.repeatable |= set(range(LAST))
 
+    def lost_commit(self, key: Key) -> None:
+        """The group's commit is deleted with those in the topic's former life. Nobody notices before the next one."""
+        at = self.at(key)
+        at.beyond_repair |= at.started
+        at.started, at.committed = False, None
+        at.repeatable |= set(range(LAST))
+
     def truncated(self, topic: str, partition: int, start: int) -> None:
         """Retention has deleted the records before ``start``."""
         for at in self._of_all_groups(topic, partition):
@@ -246,6 +255,7 @@ class Truth:
         for at in self._of_all_groups(topic, partition):
             at.done = {each for each in at.done if each < end or at.without_epoch}
             at.repeatable |= set(range(end, LAST))
+            at.kept_by_cut = end
             at.end_before_cut = before if at.cut_at < 0 else max(before, at.end_before_cut)
             at.cut_at = self.run.now
         for pending in self.uncommitted.values():
@@ -361,9 +371,10 @@ class Truth:
             self.given_up.pop((query.name, key), None)
             if replayed:
                 self.given_up[query.name, key] = read.start - 1, read.end
-            if lost and not self.at(key).started and read.topic in self.kafka.logs:
+            if lost and read.topic in self.kafka.logs:
                 self._reset(query, key, read.start, self.kafka.logs[read.topic][read.partition])
-                self._check_first(query, key, read.topic, read.start)
+                if not self.at(key).started:
+                    self._check_first(query, key, read.topic, read.start)
             if lost or read.topic_id != _text(self.kafka.ids.get(read.topic, "")):
                 continue
             if not replayed:
@@ -437,7 +448,7 @@ class Truth:
         first = self.ends_at_birth[query.name].get(key[1:])
         latest = query.options["startingOffsets"] == "latest" and start <= at.decided.get(query.name, start)
         if latest and first is not None and first <= start:
-            at.done |= set(range(start if start <= log.end else min(start, self.cuts.get(key[1:], (0.0, first))[1])))
+            at.done |= set(range(start if start <= log.end else min(start, at.kept_by_cut)))
         elif start <= log.start:
             at.done |= set(range(start))
 
@@ -588,6 +599,7 @@ class Truth:
             owned = self._owns(query, key) and self.at(key).owned_since < began - SOON / 4
             now = key[1] in map(_text, self.kafka.ids.values())  # or no commit can name the topic
             now &= not self.rebalancing(group)  # or the coordinator may refuse the commit
+            now &= life.process.held_until < began - SOON / 2  # or a lookup that it delayed is tried again later
             if pending and owned and now and not suffered and told and not self.open[query.name].lost:
                 raise Broken(f"I2: {query.name} has ended without a commit of {_span(sorted(pending))} of {key[2]}")
 
@@ -943,7 +955,7 @@ class Truth:
                 if missing and topic not in self.outdated:
                     return f"{_span(missing)} of {topic}-{number} are not read"
                 held = self.kafka.group(group).offsets.get((topic, number))
-                if held is None or (held[0] != end and not at.beyond_repair):
+                if (held is None or held[0] != end) and not at.beyond_repair:
                     return f"the committed offset of {topic}-{number} is {held and held[0]}, and its end {end}"
         return ""
 
