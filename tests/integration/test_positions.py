@@ -76,20 +76,6 @@ def test_reset_offsets_on_start_reads_from_starting_offsets_with_a_new_checkpoin
     assert ranges(query.plan_batch(BatchOffset(), None)) == {0: (0, 5), 1: (0, 5)}
 
 
-def test_reset_offsets_on_start_leaves_a_query_with_a_checkpoint_alone(start: Start) -> None:
-    end = finished_run(start)
-    query = start(logged=end, resetOffsetsOnStart="true")
-    assert query.plan_batch(end, None) is end
-
-
-def test_starting_offsets_apply_if_the_group_has_no_commit(
-    kafka: EmbeddedKafka, topic: str, group: str, start: Start
-) -> None:
-    query = start(startingOffsets=f'{{"{topic}":{{"0":3,"1":-1}}}}')
-    assert kafka.committed(group, topic) == {(topic, 0): 3, (topic, 1): 5}
-    assert ranges(query.plan_batch(BatchOffset(), None)) == {0: (3, 5), 1: (5, 5)}
-
-
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
 def test_a_starting_timestamp_applies_if_the_group_has_no_commit(
     kafka: EmbeddedKafka, topic: str, start: Start, option: str
@@ -115,16 +101,6 @@ def test_a_rebalance_callback_moves_the_start_and_the_group_gets_a_commit(
     assert kafka.committed(group, topic) == {(topic, 0): 3, (topic, 1): 5}
     (read,) = query.plan_batch(BatchOffset(), None).reads()
     assert (read.tp, read.start, read.end) == (TopicPartition(topic, 0), 3, 5)
-
-
-def test_min_offsets_delays_records_except_in_the_first_batch(kafka: EmbeddedKafka, topic: str, start: Start) -> None:
-    query = start(minOffsetsPerTrigger="100", maxTriggerDelay="1h")
-    end = query.plan_batch(BatchOffset(), None)
-    assert ranges(end) == {0: (0, 5), 1: (0, 5)}
-    kafka.produce(topic, [f"v{record}" for record in range(99)], partition=0)
-    assert query.plan_batch(end, None) is end
-    kafka.produce(topic, ["one more"], partition=1)
-    assert ranges(next_batch(query, end)) == {0: (5, 104), 1: (5, 6)}
 
 
 def test_max_trigger_delay_ends_the_wait_for_min_offsets(kafka: EmbeddedKafka, topic: str, start: Start) -> None:
