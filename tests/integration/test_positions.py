@@ -1,4 +1,4 @@
-"""Where a query starts and how much a batch takes: the driver's part on real Kafka, called as Spark calls it."""
+"""Where a query starts: the driver's part on real Kafka, called as Spark calls it."""
 
 from __future__ import annotations
 
@@ -76,19 +76,6 @@ def test_reset_offsets_on_start_reads_from_starting_offsets_with_a_new_checkpoin
     assert ranges(query.plan_batch(BatchOffset(), None)) == {0: (0, 5), 1: (0, 5)}
 
 
-@pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
-def test_a_starting_timestamp_applies_if_the_group_has_no_commit(
-    kafka: EmbeddedKafka, topic: str, start: Start, option: str
-) -> None:
-    later = round(time.time() * 1000) + 60_000
-    with kafka.producer() as producer:
-        producer.send(topic, value=b"later", timestamp_ms=later, partition=0)
-        producer.flush()
-    value = str(later) if option == "startingTimestamp" else f'{{"{topic}":{{"0":{later},"1":{later}}}}}'
-    query = start(startingOffsetsByTimestampStrategy="latest", **{option: value})
-    assert ranges(query.plan_batch(BatchOffset(), None)) == {0: (5, 6), 1: (5, 5)}
-
-
 def go_back_two(old: dict[str, dict[int, int]], new: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
     return {topic: {0: partitions[0] - 2} for topic, partitions in new.items()}
 
@@ -101,13 +88,6 @@ def test_a_rebalance_callback_moves_the_start_and_the_group_gets_a_commit(
     assert kafka.committed(group, topic) == {(topic, 0): 3, (topic, 1): 5}
     (read,) = query.plan_batch(BatchOffset(), None).reads()
     assert (read.tp, read.start, read.end) == (TopicPartition(topic, 0), 3, 5)
-
-
-def test_max_trigger_delay_ends_the_wait_for_min_offsets(kafka: EmbeddedKafka, topic: str, start: Start) -> None:
-    query = start(minOffsetsPerTrigger="100", maxTriggerDelay="300ms")
-    end = query.plan_batch(BatchOffset(), None)
-    kafka.produce(topic, ["one"], partition=0)
-    assert next_batch(query, end).ends() == {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 5}
 
 
 def test_added_partitions_are_read_from_earliest_even_if_the_query_starts_at_latest(
@@ -137,20 +117,6 @@ def test_a_topic_created_later_that_matches_the_pattern_is_read(
     second = kafka.create_topic(f"zz-{prefix}-b")
     kafka.produce(second, ["2"])
     assert next_batch(query, end).ends() == {TopicPartition(first, 0): 1, TopicPartition(second, 0): 1}
-
-
-def test_a_deleted_topic_fails_the_query_and_does_not_stop_the_others_if_data_loss_is_accepted(
-    kafka: EmbeddedKafka, topic: str, start: Start, unique: Callable[[str], str]
-) -> None:
-    other = kafka.create_topic(unique("doomed"))
-    both = {"subscribe": f"{topic},{other}"}
-    query, tolerant = start(**both), start(**both, failOnDataLoss="false", **{"kafka.group.id": unique("group")})
-    end, tolerant_end = query.plan_batch(BatchOffset(), None), tolerant.plan_batch(BatchOffset(), None)
-    kafka.delete_topic(other)
-    with pytest.raises(DataLoss, match=f"{other}(-0)? does not exist.*failOnDataLoss"):
-        next_batch(query, end)
-    kafka.produce(topic, ["6th"], partition=0)
-    assert next_batch(tolerant, tolerant_end).ends()[TopicPartition(topic, 0)] == 6
 
 
 def test_a_recreated_topic_with_more_records_is_data_loss_or_read_from_earliest(
