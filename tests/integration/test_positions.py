@@ -1,4 +1,4 @@
-"""Where a query starts: the driver's part on real Kafka, called as Spark calls it."""
+"""Where a query starts, member or not: the driver's part on real Kafka, called as Spark calls it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_group_source.errors import DataLoss
+from spark_group_source.errors import DataLoss, GroupError
 from spark_group_source.offsets import BatchOffset, TopicPartition
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing.kafka import EmbeddedKafka
@@ -34,13 +34,15 @@ def start(kafka: EmbeddedKafka, topic: str, group: str) -> Iterator[Start]:
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.group.id": group,
         "startingOffsets": "earliest",
-        "kafka.heartbeat.interval.ms": "100",
         "kafka.metadata.max.age.ms": "100",
     }
     with drivers(base) as begin:
 
         def start(logged: BatchOffset | None = None, **options: str) -> Driver:
-            return begin(logged, **(options if "subscribePattern" in options else {"subscribe": topic} | options))
+            if "assign" not in options:
+                options |= {"kafka.heartbeat.interval.ms": "100"}
+                options |= {} if "subscribePattern" in options else {"subscribe": topic}
+            return begin(logged, **options)
 
         yield start
 
@@ -134,3 +136,27 @@ def test_a_recreated_topic_with_more_records_is_data_loss_or_read_from_earliest(
     failing.close()
     query = start(logged=end, failOnDataLoss="false")
     assert ranges(next_batch(query, end)) == {0: (0, 9), 1: (0, 9)}
+
+
+def test_offsets_of_assigned_partitions_are_committed_to_a_group_without_members(
+    kafka: EmbeddedKafka, topic: str, group: str, start: Start
+) -> None:
+    query = start(assign=f'{{"{topic}": [1]}}')
+    assert kafka.committed(group, topic) == {(topic, 1): 0}
+    end = query.plan_batch(BatchOffset(), None)
+    assert [(each.partition, each.start, each.end) for each in end.reads()] == [(1, 0, 5)]
+    assert query.plan_batch(end, None) is end
+    assert kafka.committed(group, topic) == {(topic, 1): 5}
+    assert kafka.group_state(group) == "Empty"
+
+
+def test_a_group_with_members_fails_manual_assignment_at_the_start_and_rejects_later_commits(
+    kafka: EmbeddedKafka, topic: str, group: str, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = start(assign=f'{{"{topic}": [1]}}')
+    start(subscribe=topic)
+    end = query.plan_batch(BatchOffset(), None)
+    assert query.plan_batch(end, None) is end
+    assert "25 (UNKNOWN_MEMBER_ID): the group has members" in caplog.text
+    with pytest.raises(GroupError, match=r"has 1 member\(s\): test at 127.0.0.1"):
+        start(assign=f'{{"{topic}": [1]}}')
