@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupSourceError
+from spark_group_source.errors import AuthenticationFailed
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from tests.certificates import Authority
@@ -27,7 +27,6 @@ from tests.integration.standing import caught_up, places_in
 
 GATEWAY_KEY, WRONG = "k3y-of-the-gateway", "wr0ng/s3cret+="
 LONG = secured.LONG
-SHORT = 3.0
 SHORT_LIFETIME = 10
 PARTITIONS = 2
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
@@ -133,43 +132,6 @@ def in_java(on: Guarded) -> dict[str, str]:
 def test_a_client_with_a_token_is_accepted(guarded: Guarded, options: Callable[[Guarded], dict[str, str]]) -> None:
     with closing(connected(options(guarded))) as cluster:
         assert cluster.connection(1, Deadline.after(LONG)).is_reusable()
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "says"),
-    [
-        (lambda on: on.login("wr0ng"), AuthenticationFailed, r"401 \(invalid_client.*Check 'kafka.*client\.id'"),
-        (lambda on: on.login(client="nobody"), AuthenticationFailed, r"401 \(invalid_client"),
-        (
-            lambda on: on.login(sasl_oauthbearer_scope="admin"),
-            AuthenticationFailed,
-            r"400 \(invalid_scope.*Check 'kafka.sasl.oauthbearer.scope'",
-        ),
-        (
-            lambda on: on.login(sasl_oauthbearer_token_endpoint_url=on.server.token_url + "s"),
-            AuthenticationFailed,
-            "HTTP status 404.*token.endpoint.url",
-        ),
-        (
-            lambda on: on.login(sasl_oauthbearer_token_endpoint_url=on.server.https_token_url),
-            AuthenticationFailed,
-            r"certificate that this client rejected.*ssl\.truststore\.location",
-        ),
-        (
-            lambda on: on.login(sasl_oauthbearer_token_endpoint_url="http://127.0.0.1:1/token"),
-            BrokerUnavailable,
-            "No Kafka broker answered.*http://127.0.0.1:1/token cannot be reached",
-        ),
-    ],
-    ids=["secret", "client", "scope", "path", "authority", "unreachable"],
-)
-def test_the_error_of_a_client_without_a_token_names_the_option_to_change(
-    guarded: Guarded, options: Callable[[Guarded], dict[str, str]], kind: type[GroupSourceError], says: str
-) -> None:
-    with pytest.raises(kind, match=says) as refused:
-        connected(options(guarded), LONG if kind is AuthenticationFailed else SHORT)
-    assert "wr0ng" not in str(refused.value)
-    assert CLIENT_SECRET not in str(refused.value)
 
 
 def other_audience(server: OAuthServer) -> None:

@@ -1,4 +1,4 @@
-"""Where a query starts and how much a batch takes: the driver's part on real Kafka, called as Spark calls it."""
+"""Where a query starts, member or not: the driver's part on real Kafka, called as Spark calls it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_group_source.errors import DataLoss
+from spark_group_source.errors import DataLoss, GroupError
 from spark_group_source.offsets import BatchOffset, TopicPartition
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing.kafka import EmbeddedKafka
@@ -34,13 +34,15 @@ def start(kafka: EmbeddedKafka, topic: str, group: str) -> Iterator[Start]:
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.group.id": group,
         "startingOffsets": "earliest",
-        "kafka.heartbeat.interval.ms": "100",
         "kafka.metadata.max.age.ms": "100",
     }
     with drivers(base) as begin:
 
         def start(logged: BatchOffset | None = None, **options: str) -> Driver:
-            return begin(logged, **(options if "subscribePattern" in options else {"subscribe": topic} | options))
+            if "assign" not in options:
+                options |= {"kafka.heartbeat.interval.ms": "100"}
+                options |= {} if "subscribePattern" in options else {"subscribe": topic}
+            return begin(logged, **options)
 
         yield start
 
@@ -76,33 +78,6 @@ def test_reset_offsets_on_start_reads_from_starting_offsets_with_a_new_checkpoin
     assert ranges(query.plan_batch(BatchOffset(), None)) == {0: (0, 5), 1: (0, 5)}
 
 
-def test_reset_offsets_on_start_leaves_a_query_with_a_checkpoint_alone(start: Start) -> None:
-    end = finished_run(start)
-    query = start(logged=end, resetOffsetsOnStart="true")
-    assert query.plan_batch(end, None) is end
-
-
-def test_starting_offsets_apply_if_the_group_has_no_commit(
-    kafka: EmbeddedKafka, topic: str, group: str, start: Start
-) -> None:
-    query = start(startingOffsets=f'{{"{topic}":{{"0":3,"1":-1}}}}')
-    assert kafka.committed(group, topic) == {(topic, 0): 3, (topic, 1): 5}
-    assert ranges(query.plan_batch(BatchOffset(), None)) == {0: (3, 5), 1: (5, 5)}
-
-
-@pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
-def test_a_starting_timestamp_applies_if_the_group_has_no_commit(
-    kafka: EmbeddedKafka, topic: str, start: Start, option: str
-) -> None:
-    later = round(time.time() * 1000) + 60_000
-    with kafka.producer() as producer:
-        producer.send(topic, value=b"later", timestamp_ms=later, partition=0)
-        producer.flush()
-    value = str(later) if option == "startingTimestamp" else f'{{"{topic}":{{"0":{later},"1":{later}}}}}'
-    query = start(startingOffsetsByTimestampStrategy="latest", **{option: value})
-    assert ranges(query.plan_batch(BatchOffset(), None)) == {0: (5, 6), 1: (5, 5)}
-
-
 def go_back_two(old: dict[str, dict[int, int]], new: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
     return {topic: {0: partitions[0] - 2} for topic, partitions in new.items()}
 
@@ -115,23 +90,6 @@ def test_a_rebalance_callback_moves_the_start_and_the_group_gets_a_commit(
     assert kafka.committed(group, topic) == {(topic, 0): 3, (topic, 1): 5}
     (read,) = query.plan_batch(BatchOffset(), None).reads()
     assert (read.tp, read.start, read.end) == (TopicPartition(topic, 0), 3, 5)
-
-
-def test_min_offsets_delays_records_except_in_the_first_batch(kafka: EmbeddedKafka, topic: str, start: Start) -> None:
-    query = start(minOffsetsPerTrigger="100", maxTriggerDelay="1h")
-    end = query.plan_batch(BatchOffset(), None)
-    assert ranges(end) == {0: (0, 5), 1: (0, 5)}
-    kafka.produce(topic, [f"v{record}" for record in range(99)], partition=0)
-    assert query.plan_batch(end, None) is end
-    kafka.produce(topic, ["one more"], partition=1)
-    assert ranges(next_batch(query, end)) == {0: (5, 104), 1: (5, 6)}
-
-
-def test_max_trigger_delay_ends_the_wait_for_min_offsets(kafka: EmbeddedKafka, topic: str, start: Start) -> None:
-    query = start(minOffsetsPerTrigger="100", maxTriggerDelay="300ms")
-    end = query.plan_batch(BatchOffset(), None)
-    kafka.produce(topic, ["one"], partition=0)
-    assert next_batch(query, end).ends() == {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 5}
 
 
 def test_added_partitions_are_read_from_earliest_even_if_the_query_starts_at_latest(
@@ -163,20 +121,6 @@ def test_a_topic_created_later_that_matches_the_pattern_is_read(
     assert next_batch(query, end).ends() == {TopicPartition(first, 0): 1, TopicPartition(second, 0): 1}
 
 
-def test_a_deleted_topic_fails_the_query_and_does_not_stop_the_others_if_data_loss_is_accepted(
-    kafka: EmbeddedKafka, topic: str, start: Start, unique: Callable[[str], str]
-) -> None:
-    other = kafka.create_topic(unique("doomed"))
-    both = {"subscribe": f"{topic},{other}"}
-    query, tolerant = start(**both), start(**both, failOnDataLoss="false", **{"kafka.group.id": unique("group")})
-    end, tolerant_end = query.plan_batch(BatchOffset(), None), tolerant.plan_batch(BatchOffset(), None)
-    kafka.delete_topic(other)
-    with pytest.raises(DataLoss, match=f"{other}(-0)? does not exist.*failOnDataLoss"):
-        next_batch(query, end)
-    kafka.produce(topic, ["6th"], partition=0)
-    assert next_batch(tolerant, tolerant_end).ends()[TopicPartition(topic, 0)] == 6
-
-
 def test_a_recreated_topic_with_more_records_is_data_loss_or_read_from_earliest(
     kafka: EmbeddedKafka, topic: str, start: Start
 ) -> None:
@@ -192,3 +136,27 @@ def test_a_recreated_topic_with_more_records_is_data_loss_or_read_from_earliest(
     failing.close()
     query = start(logged=end, failOnDataLoss="false")
     assert ranges(next_batch(query, end)) == {0: (0, 9), 1: (0, 9)}
+
+
+def test_offsets_of_assigned_partitions_are_committed_to_a_group_without_members(
+    kafka: EmbeddedKafka, topic: str, group: str, start: Start
+) -> None:
+    query = start(assign=f'{{"{topic}": [1]}}')
+    assert kafka.committed(group, topic) == {(topic, 1): 0}
+    end = query.plan_batch(BatchOffset(), None)
+    assert [(each.partition, each.start, each.end) for each in end.reads()] == [(1, 0, 5)]
+    assert query.plan_batch(end, None) is end
+    assert kafka.committed(group, topic) == {(topic, 1): 5}
+    assert kafka.group_state(group) == "Empty"
+
+
+def test_a_group_with_members_fails_manual_assignment_at_the_start_and_rejects_later_commits(
+    kafka: EmbeddedKafka, topic: str, group: str, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = start(assign=f'{{"{topic}": [1]}}')
+    start(subscribe=topic)
+    end = query.plan_batch(BatchOffset(), None)
+    assert query.plan_batch(end, None) is end
+    assert "25 (UNKNOWN_MEMBER_ID): the group has members" in caplog.text
+    with pytest.raises(GroupError, match=r"has 1 member\(s\): test at 127.0.0.1"):
+        start(assign=f'{{"{topic}": [1]}}')
