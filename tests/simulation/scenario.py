@@ -668,7 +668,7 @@ class Scenario:
 
     def _lose_broker(self) -> None:
         gone, *others = sorted(self.kafka.brokers, key=lambda _: self.chance.number("which is gone", 0.0, 0.0, 1.0))
-        self.story.told(f"but broker {gone} is gone for good")
+        self.truth.outage(0.0, f"but broker {gone} is gone for good")
         self.kafka.brokers.pop(gone).stop()  # metadata names it no more
         for log in (log for logs in self.kafka.logs.values() for log in logs.values()):
             log.leader = log.leader or gone
