@@ -167,10 +167,10 @@ class TopicValidator:
         unknown_until = deadline.at_most(UNKNOWN_TOPIC_TIMEOUT)
         asked_all = False
         while True:
-            topics = self._look_up(deadline)
+            topics = self._look_up(self._cluster, deadline)
             if unknown_until.expired():
                 asked_all = True
-                topics = self._subscription.find(EveryBroker(self._cluster), deadline)
+                topics = self._look_up(EveryBroker(self._cluster), deadline)
             required = self._required(read_before)
             errors = {name: topics[name].error if name in topics else UNKNOWN for name in required}
             errors = {name: error_code for name, error_code in errors.items() if error_code}
@@ -184,9 +184,9 @@ class TopicValidator:
             unknown = {
                 TopicPartition(name, 0) for name, error_code in errors.items() if error_code == UNKNOWN
             } | missing
-            if TOPIC_AUTHORIZATION_FAILED in errors.values() or (
-                asked_all and (deadline.expired() or unknown_to_all(self._cluster, unknown, deadline) == unknown)
-            ):
+            # A broker that does not answer leaves time to ask the others again.
+            gone = asked_all and unknown_to_all(self._cluster, unknown, deadline.at_most(WARN_AFTER)) == unknown
+            if gone or (asked_all and deadline.expired()) or TOPIC_AUTHORIZATION_FAILED in errors.values():
                 break
             time.sleep(RETRY_INTERVAL)
         self._raise_or_skip(errors, missing, read_before)
@@ -197,10 +197,10 @@ class TopicValidator:
         subscribed = filter(self._subscription.matches, {tp.topic for tp in logged})
         return {name for name in subscribed if name not in topics or topics[name].error}
 
-    def _look_up(self, deadline: Deadline) -> dict[str, Topic]:
+    def _look_up(self, view: Cluster | EveryBroker, deadline: Deadline) -> dict[str, Topic]:
         """The topics that exist. Logs a wrong address long before the timeout."""
         try:
-            return self._subscription.find(self._cluster, deadline.at_most(WARN_AFTER))
+            return self._subscription.find(view, deadline.at_most(WARN_AFTER))
         except BrokerUnavailable as error:
             if deadline.expired():
                 raise
@@ -209,7 +209,7 @@ class TopicValidator:
                 deadline.remaining(),
                 error.happened,
             )
-        return self._subscription.find(self._cluster, deadline)
+        return self._subscription.find(view, deadline)
 
     def _required(self, read_before: frozenset[TopicPartition]) -> list[str]:
         """Topics that must exist: those named, and those read before that the subscription still matches."""

@@ -78,6 +78,8 @@ class Partition:
     """Whether the group has a position here: a commit that was accepted, or a decision of an operator."""
     by: str = ""
     """The member that committed last."""
+    moved_at: float = -1.0
+    """When an operator last moved it."""
     beyond_repair: bool = False
     """Whether a late commit moved the position back that had no room for its tag, or the commit was deleted."""
     owner: str = ""
@@ -154,6 +156,7 @@ class Truth:
         """Partitions that a query with a new checkpoint may still move to its starting offsets."""
         self.first_assigned: dict[str, set[Key]] = {}
         """What the group assigned to a query first since it had a new checkpoint: that is to be reset."""
+        self.assigned_at: dict[str, float] = {}
         self.unaware: set[str] = set()
         """Queries whose members were removed, and have not joined again since."""
         self.aware_at: dict[str, float] = {}
@@ -209,6 +212,7 @@ class Truth:
         self.moved_at = self.run.now
         key = self.key(group, topic, partition)
         at = self.at(key)
+        at.moved_at = self.run.now
         at.before = at.done
         at.done = set(range(offset))
         for name, batch in self.open.items() if offset >= (at.committed or 0) else ():
@@ -309,6 +313,7 @@ class Truth:
         if "resetOffsetsOnStart" in query.options and (logged.resets or not logged.ranges):
             group = query.options["kafka.group.id"]
             self.first_assigned.pop(query.name, None)
+            self.assigned_at.pop(query.name, None)
             self.resets[query.name] = {self.key(group, *tp) for tp in self.ends() if self.subscribed(query, *tp)}
             if logged.resets:
                 self.first_assigned[query.name] = {self.key(group, *tp) for tp in logged.resets}
@@ -373,7 +378,8 @@ class Truth:
             if replayed:
                 self.given_up[query.name, key] = read.start - 1, read.end
             if lost and read.topic in self.kafka.logs:
-                self._reset(query, key, read.start, self.kafka.logs[read.topic][read.partition])
+                if self.at(key).moved_at < self.assigned_at.get(query.name, 0.0):  # or the reset came before
+                    self._reset(query, key, read.start, self.kafka.logs[read.topic][read.partition])
                 if not self.at(key).started:
                     self._check_first(query, key, read.topic, read.start)
             if lost or read.topic_id != _text(self.kafka.ids.get(read.topic, "")):
@@ -597,7 +603,8 @@ class Truth:
         if mine and suffered < 2 and not query.options.keys() & {"assign", "kafka.group.instance.id"}:
             raise Broken(f"I8: {query.name} has ended, and its member is still in the group")
         for key, pending in self.uncommitted.get(query.name, {}).items():
-            owned = self._owns(query, key) and self.at(key).owned_since < began - SOON / 4
+            since = self.at(key).owned_since  # a static member may get its partitions one after the other
+            owned = self._owns(query, key) and self.began[query.name] <= since < began - SOON / 4
             now = key[1] in map(_text, self.kafka.ids.values())  # or no commit can name the topic
             now &= not self.rebalancing(group)  # or the coordinator may refuse the commit
             now &= life.process.held_until < began - SOON / 2  # or a lookup that it delayed is tried again later
@@ -609,7 +616,7 @@ class Truth:
         self.told(f"{query.name} ends: {error}")
         self.open[query.name].lost = True  # the member may have failed first
         deleted = "does not exist any more" in f"{error}" and not self._gone(query)
-        if not self.data_may_be_lost or (deleted and self.recreated_at < self.began[query.name]):
+        if not self.data_may_be_lost or (deleted and self.recreated_at < self.began[query.name] and self._informed()):
             raise Broken(f"I7: {query.name} ends with a loss that did not happen: {error}")
 
     def gave_up(self, query: Query, error: Exception, life: str) -> None:
@@ -623,12 +630,10 @@ class Truth:
             raise Broken(f"I7: {query.name} ends by an error that heals: {error}")
 
     def _informed(self) -> bool:
-        """Whether a broker answers that knows all topics and partitions."""
+        """Whether a broker answers that knows all topics and partitions, and others know of it."""
         brokers: dict[int, Any] = self.kafka.brokers
-        return any(
-            each.up and each.hung_until <= self.run.now and node not in self.kafka._frozen
-            for node, each in brokers.items()
-        )
+        silent = self.kafka._frozen.keys() | self.kafka.fenced
+        return any(each.up and each.hung_until <= self.run.now and node not in silent for node, each in brokers.items())
 
     def rejected(self, query: Query, error: Exception) -> None:
         """The group rejects a member for good: a static one, if a new coordinator knows only the former one."""
@@ -640,7 +645,8 @@ class Truth:
         """A query with ``onCommitFailure=fail`` ended because two commits in a row failed."""
         self.told(f"{query.name} ends, because commits fail")
         faults = sum(query.name in what and "OffsetCommit" in what for _, what in self.faults)
-        if self.calm and faults < 2 and self.run.now - self.expelled_at > WINDOW + query.slowest_trigger:
+        since = max(self.expelled_at, self.hesitates_until)
+        if self.calm and faults < 2 and self.run.now - since > WINDOW + query.slowest_trigger:
             raise Broken(f"I7: {query.name} ends because of a single commit that failed")
 
     def _gone(self, query: Query) -> set[str]:
@@ -656,7 +662,8 @@ class Truth:
         for topic, number in self.ends():
             key, log = self.key(group, topic, number), self.kafka.logs[topic][number]
             calm = self.calm and not self.rebalancing(group)
-            if calm and self._is_to_reset(query, key) and self._owns(query, key):
+            known = self.at(key).owned_since < self.run.now - SOON / 4
+            if calm and known and self._is_to_reset(query, key) and self._owns(query, key):
                 raise Broken(f"I10: the run of {query.name} ends, and {topic}-{number} is not reset")
             end = self.targets[query.name].get(key[1:])
             if end is None or not self.subscribed(query, topic, number):
@@ -695,6 +702,7 @@ class Truth:
             owned = {self.key(request.group_id, *tp) for tp in self._owners(request.group_id, request.member_id)}
             if owned:
                 self.first_assigned.setdefault(self.client_query[process.name].name, owned)
+                self.assigned_at.setdefault(self.client_query[process.name].name, self.run.now)
 
     def _committed(self, process: Process, request: Any, response: Any) -> None:
         query = self.client_query.get(process.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -100,4 +101,21 @@ def test_a_query_starts_if_one_broker_does_not_know_its_topic_and_the_other_answ
     monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", 0.0)
     lags(fake)
     fake.next("Metadata", Fault(drop="before", broker=2), times=5)
+    assert TopicValidator(cluster, Subscription(("t",)), True, monotonic).find(logged=())["t"].partitions
+
+
+def test_a_broker_that_is_silent_at_the_start_leaves_time_to_ask_one_that_lags_again(
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit, seconds in (("UNKNOWN_TOPIC_TIMEOUT", 0.0), ("WARN_AFTER", 0.3), ("START_TIMEOUT", 3.0)):
+        monkeypatch.setattr(topics, limit, seconds)
+    monkeypatch.setattr("spark_group_source.wire.cluster.MIN_BROKER_TIMEOUT", 0.1)
+    caught_up = time.monotonic() + 1.0
+
+    def lag(answer: Any) -> None:
+        for topic in answer.topics if time.monotonic() < caught_up else ():
+            topic.error_code, topic.partitions = 3, []
+
+    fake.next("Metadata", Fault(edit=lag, broker=1), times=1000)
+    fake.next("Metadata", Fault(silent=True, broker=2), times=1000)
     assert TopicValidator(cluster, Subscription(("t",)), True, monotonic).find(logged=())["t"].partitions
