@@ -398,7 +398,7 @@ def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
 
 def _answered(answer: Answer | RequestFailed) -> Answer:
     if isinstance(answer, RequestFailed):
-        raise answer.error or DeadlineExceeded(f"The committed offsets cannot be read: {answer.reason}.")
+        raise answer.error or DeadlineExceeded(f"The lookup at the coordinator failed: {answer.reason}.")
     return answer
 
 

@@ -406,8 +406,9 @@ class Scenario:
         substitution.sleep(0.5)
         if self.run.now - self.rewound_at < MAX_SKEW:
             substitution.sleep(MAX_SKEW)
-        self._expel_all()  # one may have started meanwhile
-        self._move_group()
+        self._expel_all()  # one may have started meanwhile, which is a member, or sees no move
+        if not any(query.alive and "assign" in query.options for query in self.queries):
+            self._move_group()
         order = sorted(self.queries, key=lambda _: self.chance.number("order", 0.0, 0.0, 1.0))
         for query in order:
             if not query.alive:
