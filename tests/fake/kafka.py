@@ -149,11 +149,11 @@ class FakeKafka(RequestHandlers):
         with self._changed:
             missed = self._frozen.pop(node)
             if node == self.coordinator:
-                self._delete_offsets_in_former(missed)
+                self._delete_offsets_in_former(missed, self._view(node))
 
-    def _delete_offsets_in_former(self, missed: View) -> None:
-        for name, (topic_id, _) in missed.topics.items():
-            if self.ids.get(name) != topic_id:
+    def _delete_offsets_in_former(self, missed: View, now: View) -> None:
+        for name, known in missed.topics.items():
+            if name not in now.topics or now.topics[name][0] != known[0]:
                 self._delete_offsets_of(name)
 
     def _delete_offsets_of(self, name: str) -> None:
@@ -170,8 +170,8 @@ class FakeKafka(RequestHandlers):
         """
         with self._changed:
             now = time.monotonic()
-            if (missed := self._frozen.get(self.coordinator)) and node not in self._frozen:
-                self._delete_offsets_in_former(missed)
+            if missed := self._frozen.get(self.coordinator):
+                self._delete_offsets_in_former(missed, self._view(node or 0))
             for group in self._groups.values():
                 group.advance(now)
                 group.reload(now + loading)
