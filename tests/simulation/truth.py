@@ -317,6 +317,8 @@ class Truth:
             self.resets[query.name] = {self.key(group, *tp) for tp in self.ends() if self.subscribed(query, *tp)}
             if logged.resets:
                 self.first_assigned[query.name] = {self.key(group, *tp) for tp in logged.resets}
+        else:
+            self.resets.pop(query.name, None)  # all are logged
         if available_now:
             self.targets[query.name] = dict(ends) if self._informed() else {}
             self.latest_targets.pop(query.name, None)
