@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.find import FAILURES, KEPT
+from tests.simulation.find import BY_KEPT, FAILURES, KEPT
 from tests.simulation.mutants import MUTANTS, Mutant, apply
 from tests.simulation.scenario import PROTOCOLS, Result, run
 from tests.simulation.shrink import shrink
@@ -133,7 +133,7 @@ def try_mutants(name: str, limit: float, processes: int) -> int:
             if found and name != "all":
                 print("\n".join(found["story"]), f"\n         => {found['broken']}")
             missed += not found
-            if found and mutant.name not in FAILURES:
+            if found and not found["how"].startswith(BY_KEPT):
                 FAILURES[mutant.name] = {key: found[key] for key in ("protocol", "seed", "broken", "kept")}
                 lines = (f"{json.dumps(name)}: {json.dumps(each)}" for name, each in FAILURES.items())
                 KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -15,6 +15,8 @@ from tests.simulation.substitution import substituted
 KEPT = Path(__file__).with_name("failures.json")
 """By mutant: the group protocol, the seed, what broke, and the draws that are not ordinary; null: all of the seed."""
 
+BY_KEPT = "by its kept decisions"
+
 FAILURES: dict[str, dict[str, Any]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
 
 
@@ -27,7 +29,7 @@ def find(name: str, seconds: float) -> dict[str, Any]:
     if kept := FAILURES.get(name):
         result = run(kept["seed"], kept["protocol"], kept=kept["kept"])
         if result.failure is not None:
-            return told(result, "by its kept decisions")
+            return told(result, BY_KEPT)
     seed = 0
     while time.process_time() < began + seconds:
         seed += 1
