@@ -815,13 +815,12 @@ class Truth:
                 key, place = self.key(group, topic, number), f"{topic}-{number}"
                 pending = self.uncommitted.get(query.name, {}).get(key)
                 what = f"I2: {query.name} does not commit {_span(sorted(pending or {0}))} of {place}"
-                # A commit that meets a rebalance is sent again after this interval, and may suffer then.
-                again = float(query.options["offsetCommit.retryIntervalMs"]) / 1000.0
-                self._must_not_last(query, what, bool(pending and open_.told), SOON + again)
+                # A lookup, or a commit that meets a rebalance, is sent again after this interval, and may suffer then.
+                retried = SOON + float(query.options["offsetCommit.retryIntervalMs"]) / 1000.0
+                self._must_not_last(query, what, bool(pending and open_.told), retried)
                 no_commit = (topic, number) not in state.offsets and self.kafka.logs[topic][number].leader is not None
-                self._must_not_last(
-                    query, f"I5: {place} has an owner, and no commit", no_commit and not self.at(key).started, SOON
-                )
+                no_commit &= not self.at(key).started
+                self._must_not_last(query, f"I5: {place} has an owner, and no commit", no_commit, retried)
             if "assign" in query.options or life.stopping.is_set():
                 continue
             mine = [each for each in state.members.values() if query.client in each.client_id]
