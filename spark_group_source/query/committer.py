@@ -92,7 +92,7 @@ class Committer:
         """Commits the pending offsets of what ``me`` owns, within ``offsetCommit.timeoutMs``. Returns False on failure.
 
         A failure is logged, and the next commit repeats it. The same holds if the other thread's commit takes half of
-        the time until the ``deadline``, and for partitions that the coordinator does not know.
+        the time until the ``deadline``, or that has passed, and for partitions that the coordinator does not know.
 
         Raises:
             CommitFailed: it has failed too often in a row, and ``onCommitFailure`` is ``fail``.
@@ -103,7 +103,8 @@ class Committer:
             return True
         timeout = self._options.commit_timeout
         deadline = deadline.at_most(timeout) if deadline else Deadline.after(timeout)
-        if not self._one_commit.acquire(timeout=deadline.remaining() / 2):  # the other half is for the response
+        # The other half is for the response; without any time, the commit would count as failed.
+        if deadline.expired() or not self._one_commit.acquire(timeout=deadline.remaining() / 2):
             return False
         try:
             return self._commit_pending(me, clients, deadline)

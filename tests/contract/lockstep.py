@@ -207,10 +207,10 @@ class Lockstep:
         client.needs = what.partition(" ")[0]
         client.parked[FAKE].wait_for_response(Deadline.after(PARKED_S))
 
-    def settle(self) -> None:
+    def settle(self, within: float = ANSWER_S) -> None:
         """Takes the answers of parked requests, until both clusters have answered the same ones and say the same."""
         self._take_answers()
-        deadline = Deadline.after(ANSWER_S)
+        deadline = Deadline.after(within)
         while True:
             try:
                 self._describe()

@@ -483,6 +483,15 @@ def test_a_commit_that_waited_for_another_one_has_half_of_its_time_for_the_respo
     assert world.waits[-1] == 2.0
 
 
+def test_a_commit_without_any_time_is_not_sent_and_is_no_failure_that_ends_the_query(world: World) -> None:
+    query = Query(world, onCommitFailure="fail", **{"offsetCommit.numRetries": "0"}).assign().read({A: 6})
+    world.commits_refused = FAILED
+    assert not query.committer.commit(OWNER, world.clients, Deadline.after(0.0, world.hand))
+    world.commits_refused = None
+    assert query.commit()
+    assert world.offsets[A].offset == 6
+
+
 @pytest.mark.parametrize("committed", [False, True])
 def test_what_a_reset_was_to_replace_is_no_later_decision_while_no_commit_of_the_reset_arrives(
     world: World, committed: bool
