@@ -34,7 +34,7 @@ class RetryTimer:
 
     def __init__(self, interval: float, clock: Clock) -> None:
         self._interval = interval
-        self._clock = clock
+        self.clock = clock
         self._lock = threading.Lock()
         self._due_at = float("-inf")
 
@@ -47,15 +47,15 @@ class RetryTimer:
     def try_acquire(self) -> bool:
         """Takes the try that is due, if one is. The caller that gets True must retry: no other does in the interval."""
         with self._lock:
-            if self._clock() < self._due_at:
+            if self.clock() < self._due_at:
                 return False
-            self._due_at = self._clock() + self._interval
+            self._due_at = self.clock() + self._interval
             return True
 
     def restart(self, minimum: float = 0.0) -> None:
         """A try has ended: the next is due after the interval, or after ``minimum`` seconds if that is longer."""
         with self._lock:
-            self._due_at = self._clock() + max(self._interval, minimum)
+            self._due_at = self.clock() + max(self._interval, minimum)
 
 
 class Committer:
@@ -80,6 +80,7 @@ class Committer:
         self._member = member
         self._counters = member.counters
         self._retry_timer = retry_timer
+        self._count_timer = RetryTimer(options.commit_retry_interval, retry_timer.clock)
         self._group_id = options.group.group_id
         self._one_commit = threading.Lock()
         self._failures_in_a_row = 0
@@ -176,7 +177,8 @@ class Committer:
     def _commit_failed(self, partitions: Iterable[TopicPartition], why: str, *, counts: bool) -> None:
         self._counters.failed_commits += 1
         self._retry_timer.restart()
-        self._failures_in_a_row += counts
+        # Starts, batches and retries may all try at once, while a broker throttles this client.
+        self._failures_in_a_row += counts and self._count_timer.try_acquire()
         if self._options.on_commit_failure != "fail" or self._failures_in_a_row <= self._options.commit_retries:
             log.warning("group %s: a commit failed and will be retried: %s", self._group_id, why)
             return

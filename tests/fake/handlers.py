@@ -69,6 +69,8 @@ class RequestHandlers:
         self.session_timeout = session_timeout
         self._loading_until = 0.0
         self._frozen: dict[int, View] = {}
+        self._deleted_late: set[str] = set()
+        """Topics of which the coordinator has yet to learn that they were deleted."""
         self._changed = threading.Condition()
         self._groups: dict[str, FakeGroup] = {}
 

@@ -99,7 +99,9 @@ class FakeKafka(RequestHandlers):
         id."""
         with self._changed:
             del self.logs[name], self.ids[name]
-            if self.coordinator not in self._frozen:
+            if self.coordinator in self._frozen:
+                self._deleted_late.add(name)
+            else:
                 self._delete_offsets_of(name)
 
     def produce(self, topic: str, rows: Iterable[str], partition: int = 0, timestamp: int = 1_700_000_000_000) -> None:
@@ -152,9 +154,11 @@ class FakeKafka(RequestHandlers):
                 self._delete_offsets_in_former(missed, self._view(node))
 
     def _delete_offsets_in_former(self, missed: View, now: View) -> None:
-        for name, known in missed.topics.items():
-            if name not in now.topics or now.topics[name][0] != known[0]:
-                self._delete_offsets_of(name)
+        known = missed.topics.items()
+        former = {name for name, of in known if name not in now.topics or now.topics[name][0] != of[0]}
+        for name in former | self._deleted_late:
+            self._delete_offsets_of(name)
+        self._deleted_late.clear()
 
     def _delete_offsets_of(self, name: str) -> None:
         for group in self._groups.values():

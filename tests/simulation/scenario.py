@@ -676,9 +676,11 @@ class Scenario:
         self._take_over(gone, others[0], 0.0)
 
     def _until_finished(self) -> None:
-        limit = self.run.now + HEALED_WITHIN
+        healed, limit = self.run.now, self.run.now + HEALED_WITHIN
         finished = 0
         while finished < FINISHED_FOR:
+            if any(each.ranges and not each.done and each.planned_at < healed for each in self.truth.open.values()):
+                limit = self.run.now + HEALED_WITHIN  # for what waits for a long batch from before
             unfinished = self._unfinished()
             if unfinished and self.run.now > limit:
                 raise Broken(f"I12: {HEALED_WITHIN:.0f} s after everything healed, {unfinished}")

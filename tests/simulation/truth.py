@@ -23,7 +23,7 @@ from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange
 from spark_group_source.query.end_offsets import TRUNCATION_INTERVAL
 from tests.fake import FakeKafka
 from tests.fake.classic_group import COMPLETING, PREPARING
-from tests.fake.consumer_group import FakeConsumerMember
+from tests.fake.consumer_group import LEAVE_FOR_NOW, FakeConsumerMember
 from tests.fake.log import FakeLog
 from tests.simulation.network import KEEPALIVE
 from tests.simulation.scheduler import Process, Scheduler
@@ -70,7 +70,7 @@ class Partition:
 
     done: set[int] = field(default_factory=set)
     before: set[int] = field(default_factory=set)
-    """What was done before an operator moved the position, and is again when the group is deleted with that move."""
+    """What was done before operators moved the position, and is again when the group is deleted with their moves."""
     read: set[int] = field(default_factory=set)
     repeatable: set[int] = field(default_factory=set)
     committed: int | None = None
@@ -213,7 +213,7 @@ class Truth:
         key = self.key(group, topic, partition)
         at = self.at(key)
         at.moved_at = self.run.now
-        at.before = at.done
+        at.before |= at.done
         at.done = set(range(offset))
         for name, batch in self.open.items() if offset >= (at.committed or 0) else ():
             # A move in mid-batch looks like a client's commit: of a batch without a report, and of what faults left
@@ -355,9 +355,14 @@ class Truth:
     def returned(self, query: Query, call: str, seconds: float) -> None:
         """I7: every call returns in time."""
         began = self.run.now - seconds
-        calm = began - QUIET > max(self.outage_ends, self.recreated_at) and not any(
-            began - each.killed_at < self.kafka.session_timeout + each.rebalance_timeout
-            for each in self.queries.values()
+        waits_for_batches = self._reading(query.options["kafka.group.id"])
+        calm = (
+            not waits_for_batches
+            and began - QUIET > max(self.outage_ends, self.recreated_at)
+            and not any(
+                began - each.killed_at < self.kafka.session_timeout + each.rebalance_timeout
+                for each in self.queries.values()
+            )
         )
         limit = min(CALL_LIMITS[call], CALM_LIMIT if calm else math.inf)
         process = query.life.process if query.life is not None else self.run.outside
@@ -599,6 +604,9 @@ class Truth:
         group = query.options["kafka.group.id"]
         suffered = sum(at >= began - SOON / 2 for at, _ in self.faults[-2:])
         life = query.life
+        members = self.kafka.group(group).consumer.members.values()
+        if any(query.client in each.client_id and each.epoch != LEAVE_FOR_NOW for each in members):
+            query.killed_at = self.run.now  # its member stays, as that of a killed one
         if not self.calm or life is None or life.process.held_until > began or life.process.name not in self.heard:
             return
         mine = [each for each in self.kafka.group(group).members.values() if query.client in each.client_id]
@@ -610,6 +618,7 @@ class Truth:
             now = key[1] in map(_text, self.kafka.ids.values())  # or no commit can name the topic
             now &= not self.rebalancing(group)  # or the coordinator may refuse the commit
             now &= life.process.held_until < began - SOON / 2  # or a lookup that it delayed is tried again later
+            now &= self.overdue.get(query.name, -1.0) < self.open[query.name].planned_at  # or it is given up
             if pending and owned and now and not suffered and told and not self.open[query.name].lost:
                 raise Broken(f"I2: {query.name} has ended without a commit of {_span(sorted(pending))} of {key[2]}")
 
@@ -819,7 +828,7 @@ class Truth:
                 retried = SOON + float(query.options["offsetCommit.retryIntervalMs"]) / 1000.0
                 self._must_not_last(query, what, bool(pending and open_.told), retried)
                 no_commit = (topic, number) not in state.offsets and self.kafka.logs[topic][number].leader is not None
-                no_commit &= not self.at(key).started
+                no_commit &= not (self.at(key).started or self.rebalancing(group))
                 self._must_not_last(query, f"I5: {place} has an owner, and no commit", no_commit, retried)
             if "assign" in query.options or life.stopping.is_set():
                 continue

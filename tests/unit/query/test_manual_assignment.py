@@ -94,7 +94,7 @@ def test_unchanged_offsets_are_committed_again_each_hour_without_other_effects(
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver, hand = start(), Hand()
-    monkeypatch.setattr(driver._assigned_partitions._renewal, "_clock", hand)
+    monkeypatch.setattr(driver._assigned_partitions._renewal, "clock", hand)
     monkeypatch.setattr(driver._assigned_partitions._renewal, "_due_at", RENEW_EVERY)
     end = driver.plan_batch(BatchOffset(), None)
     assert driver.plan_batch(end, None) is end

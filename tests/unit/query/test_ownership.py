@@ -483,6 +483,16 @@ def test_a_commit_that_waited_for_another_one_has_half_of_its_time_for_the_respo
     assert world.waits[-1] == 2.0
 
 
+def test_commits_that_fail_within_a_retry_interval_are_one_failure(world: World) -> None:
+    query = Query(world, onCommitFailure="fail", **{"offsetCommit.numRetries": "1"}).assign().read({A: 6})
+    world.commits_refused = FAILED
+    for _ in range(3):  # a start, a batch and a retry at once
+        assert not query.commit()
+    world.hand.now += 1.0
+    with pytest.raises(CommitFailed, match="in 2 tries"):
+        query.commit()
+
+
 def test_a_commit_without_any_time_is_not_sent_and_is_no_failure_that_ends_the_query(world: World) -> None:
     query = Query(world, onCommitFailure="fail", **{"offsetCommit.numRetries": "0"}).assign().read({A: 6})
     world.commits_refused = FAILED
