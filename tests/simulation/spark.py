@@ -245,8 +245,8 @@ class Life:
             last = len(checkpoint.offsets) - 1
             start = checkpoint.end(last) or self._initial()
             self.ready = True
-            query.truth.told_of_completion(query)
             query.run.passing(PLANS)
+            query.truth.told_of_completion(query)
             end = self._latest(start)
             query.truth.took_target(query)
             if not query.spark_4_1 and query.run.chance.flag(f"{query.name} asks again", 0.02):

@@ -105,9 +105,15 @@ class Open:
     replayed: bool = False
     told: bool = True
     """Whether the query knows that it is completed."""
+    told_at: float = 0.0
     planned_at: float = 0.0
     lost: bool = False
     """Whether the group removed the query's member meanwhile, or before the query could know."""
+
+    @property
+    def keys(self) -> set[tuple[str, int]]:
+        """The partitions that the batch reads, by the ids of their topics."""
+        return {(read.topic_id, read.partition) for read in self.ranges}
 
     def offsets(self, key: Key) -> set[int]:
         """The offsets of one partition that the batch reads."""
@@ -377,6 +383,7 @@ class Truth:
             raise Broken(f"I1: {query.name} replays {_names(ranges)} instead of {_names(before)}")
         lost_at = self.aware_at.get(query.name, LAST), self._session_end(query)
         lost = query.name in self.unaware or any(self._was_held(query, at) for at in lost_at)
+        lost |= any(self._was_held(query, since) for since in self._owned_by_others(query, ranges))
         for read in ranges:
             group = query.options["kafka.group.id"]
             key = group, read.topic_id, read.partition
@@ -394,7 +401,9 @@ class Truth:
             if not replayed:
                 self._check_session(query)
                 beyond = read.end > self.kafka.logs[read.topic][read.partition].end
-                recently = self.at(key).cut_at > self.run.now - SOON / 2  # after its end was looked up
+                elected = read.epoch < self.kafka.logs[read.topic][read.partition].epoch
+                # After its end was looked up, or just now.
+                recently = self.at(key).cut_at > self.run.now - SOON / 2 or (elected and self.at(key).cut_at < 0)
                 if (
                     beyond
                     and not recently
@@ -405,6 +414,12 @@ class Truth:
                 self._check_owner(query, key, read)
                 self._check_repeats(query, key, read)
         self.open[query.name] = Open(ranges, False, replayed, False, self.run.now, lost)
+
+    def _owned_by_others(self, query: Query, ranges: Iterable[OffsetRange]) -> Iterable[float]:
+        """Since when others own partitions of a batch."""
+        group = query.options["kafka.group.id"]
+        keys = [(group, read.topic_id, read.partition) for read in ranges]
+        return [self.at(key).owned_since for key in keys if self.at(key).owner and not self._owns(query, key)]
 
     def _check_session(self, query: Query) -> None:
         """I3: without an answer for a whole session, all partitions are lost."""
@@ -559,6 +574,12 @@ class Truth:
         self._give_up(query, [] if self.open[query.name].done else self.open[query.name].ranges)
         self.told(f"{query.name} has ended")
 
+    def _may_be_repeated(self, query: Query) -> None:
+        """What a member has open, or has completed without a commit, is read again: its session has ended."""
+        pending = self.uncommitted.get(query.name, {})
+        for key in {*pending, *((query.options["kafka.group.id"], *each) for each in self.open[query.name].keys)}:
+            self.at(key).repeatable |= pending.get(key, set()) | self.open[query.name].offsets(key)
+
     def _give_up(self, query: Query, ranges: Iterable[OffsetRange]) -> None:
         """These ranges, and all that a query completed without a commit, may be repeated."""
         for read in ranges:
@@ -614,6 +635,7 @@ class Truth:
         late = any("ConsumerGroupHeartbeat" in what and when > began - 1.0 for when, what in self.faults[-2:])
         if mine and suffered < 2 and not (late or query.options.keys() & {"assign", "kafka.group.instance.id"}):
             raise Broken(f"I8: {query.name} has ended, and its member is still in the group")
+        told &= self.open[query.name].told_at < began  # a call that has just begun may be interrupted at once
         for key, pending in self.uncommitted.get(query.name, {}).items():
             since = self.at(key).owned_since  # a static member may get its partitions one after the other
             owned = self._owns(query, key) and self.began[query.name] <= since < began - SOON / 4
@@ -745,6 +767,8 @@ class Truth:
         if not at.started:
             self._check_first(query, key, topic, offset)
         # A late request of a query that is gone, or whose offset was overtaken, changes nothing that is done.
+        if offset == at.committed:  # of a reset whose commit has never arrived, no other member knows
+            at.done |= set(range(offset))
         unread = _missing(at.done, 0, offset)
         if unread and not self._cut_unseen(at, topic, number, part.committed_leader_epoch):
             raise Broken(f"I2: {process.name} commits {offset} of {topic}-{number}, and {_span(unread)} are not read")
@@ -894,6 +918,9 @@ class Truth:
             client = self._clients.get(removal.member_id, "")
             if removal.why == "rebalance timeout" and self._is_alive(client, self.joined) and self.calm:
                 raise Broken(f"I3: {client} is removed, which has not given up its partitions in time")
+            for query in self.queries.values() if removal.why == "session" and client else ():
+                if query.client in client:
+                    self._may_be_repeated(query)
         self._removals = len(self.kafka.removals)
 
     def _check_progress(self, queries: list[Query]) -> None:
@@ -961,6 +988,8 @@ class Truth:
         batch = self.open[query.name]
         if reported not in (None, batch):
             return
+        if batch.done and not batch.told:
+            batch.told_at = self.run.now
         batch.told = batch.done
         if batch.done and self._is_overdue(query, batch):
             self.overdue[query.name] = self.run.now
