@@ -210,10 +210,10 @@ class Life:
         self.thread.interrupted = False  # Spark's further signals are ignored
         self.ends = True
         query.run.passing(STOPS)
-        began, told = query.run.now, query.truth.open[query.name].told
+        began = query.run.now
         if self.reader is not None:
             self._call("stop", self.reader.stop)
-            query.truth.left(query, began, told)
+            query.truth.left(query, began)
         if ended:
             query.truth.run_ended(query)
         query.truth.died(query)

@@ -96,24 +96,23 @@ class Partition:
     """Whether the position is an operator's, who knows no leader epoch: then an unclean election stays unseen."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Open:
     """The batch that a query has in flight, and what it completed without a commit."""
 
     ranges: list[OffsetRange] = field(default_factory=list)
     done: bool = False
     replayed: bool = False
-    told: bool = True
-    """Whether the query knows that it is completed."""
     told_at: float = 0.0
+    """Since when the query knows that it is completed: infinity if it does not."""
     planned_at: float = 0.0
     lost: bool = False
     """Whether the group removed the query's member meanwhile, or before the query could know."""
 
     @property
-    def keys(self) -> set[tuple[str, int]]:
-        """The partitions that the batch reads, by the ids of their topics."""
-        return {(read.topic_id, read.partition) for read in self.ranges}
+    def told(self) -> bool:
+        """Whether the query knows that it is completed."""
+        return self.told_at < math.inf
 
     def offsets(self, key: Key) -> set[int]:
         """The offsets of one partition that the batch reads."""
@@ -163,6 +162,7 @@ class Truth:
         self.first_assigned: dict[str, set[Key]] = {}
         """What the group assigned to a query first since it had a new checkpoint: that is to be reset."""
         self.assigned_at: dict[str, float] = {}
+        """When that was."""
         self.unaware: set[str] = set()
         """Queries whose members were removed, and have not joined again since."""
         self.aware_at: dict[str, float] = {}
@@ -413,7 +413,9 @@ class Truth:
                 self._check_start(query, key, read)
                 self._check_owner(query, key, read)
                 self._check_repeats(query, key, read)
-        self.open[query.name] = Open(ranges, False, replayed, False, self.run.now, lost)
+        self.open[query.name] = Open(
+            ranges=ranges, replayed=replayed, told_at=math.inf, planned_at=self.run.now, lost=lost
+        )
 
     def _owned_by_others(self, query: Query, ranges: Iterable[OffsetRange]) -> Iterable[float]:
         """Since when others own partitions of a batch."""
@@ -574,18 +576,17 @@ class Truth:
         self._give_up(query, [] if self.open[query.name].done else self.open[query.name].ranges)
         self.told(f"{query.name} has ended")
 
-    def _may_be_repeated(self, query: Query) -> None:
-        """What a member has open, or has completed without a commit, is read again: its session has ended."""
-        pending = self.uncommitted.get(query.name, {})
-        for key in {*pending, *((query.options["kafka.group.id"], *each) for each in self.open[query.name].keys)}:
-            self.at(key).repeatable |= pending.get(key, set()) | self.open[query.name].offsets(key)
-
     def _give_up(self, query: Query, ranges: Iterable[OffsetRange]) -> None:
+        """The query forgets what it completed without a commit, and that may be repeated, as may these ranges."""
+        self._may_be_repeated(query, ranges)
+        self.uncommitted.pop(query.name, None)
+
+    def _may_be_repeated(self, query: Query, ranges: Iterable[OffsetRange]) -> None:
         """These ranges, and all that a query completed without a commit, may be repeated."""
         for read in ranges:
             key = query.options["kafka.group.id"], read.topic_id, read.partition
             self.at(key).repeatable |= set(range(read.start, read.end))
-        for key, offsets in self.uncommitted.pop(query.name, {}).items():
+        for key, offsets in self.uncommitted.get(query.name, {}).items():
             self.at(key).repeatable |= offsets
 
     def hesitates(self, process: Process, place: str, seconds: float) -> None:
@@ -620,8 +621,8 @@ class Truth:
         for at in self.partitions.values():
             at.by = at.owner = ""
 
-    def left(self, query: Query, began: float, told: bool) -> None:
-        """A query has ended in order, which took from ``began`` until now. It was ``told`` what was completed."""
+    def left(self, query: Query, began: float) -> None:
+        """A query has ended in order, which took from ``began`` until now."""
         group = query.options["kafka.group.id"]
         suffered = sum(at >= began - SOON / 2 for at, _ in self.faults[-2:])
         life = query.life
@@ -635,7 +636,7 @@ class Truth:
         late = any("ConsumerGroupHeartbeat" in what and when > began - 1.0 for when, what in self.faults[-2:])
         if mine and suffered < 2 and not (late or query.options.keys() & {"assign", "kafka.group.instance.id"}):
             raise Broken(f"I8: {query.name} has ended, and its member is still in the group")
-        told &= self.open[query.name].told_at < began  # a call that has just begun may be interrupted at once
+        told = self.open[query.name].told_at < began  # a call that has just begun may be interrupted at once
         for key, pending in self.uncommitted.get(query.name, {}).items():
             since = self.at(key).owned_since  # a static member may get its partitions one after the other
             owned = self._owns(query, key) and self.began[query.name] <= since < began - SOON / 4
@@ -920,7 +921,7 @@ class Truth:
                 raise Broken(f"I3: {client} is removed, which has not given up its partitions in time")
             for query in self.queries.values() if removal.why == "session" and client else ():
                 if query.client in client:
-                    self._may_be_repeated(query)
+                    self._may_be_repeated(query, self.open[query.name].ranges)
         self._removals = len(self.kafka.removals)
 
     def _check_progress(self, queries: list[Query]) -> None:
@@ -988,9 +989,7 @@ class Truth:
         batch = self.open[query.name]
         if reported not in (None, batch):
             return
-        if batch.done and not batch.told:
-            batch.told_at = self.run.now
-        batch.told = batch.done
+        batch.told_at = min(batch.told_at, self.run.now) if batch.done else math.inf
         if batch.done and self._is_overdue(query, batch):
             self.overdue[query.name] = self.run.now
             for key, offsets in self.uncommitted.get(query.name, {}).items():
