@@ -184,9 +184,10 @@ class TopicValidator:
             unknown = {
                 TopicPartition(name, 0) for name, error_code in errors.items() if error_code == UNKNOWN
             } | missing
+            if TOPIC_AUTHORIZATION_FAILED in errors.values() or (asked_all and deadline.expired()):
+                break
             # A broker that does not answer leaves time to ask the others again.
-            gone = asked_all and unknown_to_all(self._cluster, unknown, deadline.at_most(WARN_AFTER)) == unknown
-            if gone or (asked_all and deadline.expired()) or TOPIC_AUTHORIZATION_FAILED in errors.values():
+            if asked_all and unknown_to_all(self._cluster, unknown, deadline.at_most(WARN_AFTER)) == unknown:
                 break
             time.sleep(RETRY_INTERVAL)
         self._raise_or_skip(errors, missing, read_before)
