@@ -128,7 +128,7 @@ class MembershipRequests:
             return self.client.failure("JoinGroup", response.error_code, response.member_id)
         leads = response.leader == response.member_id
         return JoinResult(
-            Joined(response.member_id, response.generation_id),
+            Joined(response.member_id, response.generation_id, me.generation),
             response.protocol_name,
             leads,
             leads and not response.skip_assignment,

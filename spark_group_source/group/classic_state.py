@@ -35,10 +35,14 @@ from spark_group_source.offsets import Partitions
 
 @dataclass(frozen=True, slots=True)
 class Joined(Event):
-    """JoinGroup succeeded: this member is in a new generation and does not know its assignment yet."""
+    """JoinGroup succeeded: this member is in a new generation and does not know its assignment yet.
+
+    ``sent_in`` is the generation in which it joined: in that one it owned what the JoinGroup says.
+    """
 
     member_id: str
     generation: int
+    sent_in: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,8 @@ def step(membership: ClassicMembership, event: Event, now: float, revocation_tim
             return replace(
                 membership, session_ends=session_ends
             ) if generation == membership.generation else membership, []
+        case Joined(sent_in=sent_in) if sent_in != membership.generation:
+            return membership, []  # the partitions were lost meanwhile: a join follows, which does not claim them
         case Joined(member_id, generation):
             joined = replace(membership, phase=Phase.JOINING, syncing=True, member_id=member_id, generation=generation)
             return joined, [Sync()]

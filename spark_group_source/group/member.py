@@ -201,8 +201,9 @@ class Member:
 
     def _apply(self, event: Event) -> None:
         """Applies one event; the caller holds the lock."""
-        # A success extends the session before the clock is checked.
-        for each in (event, Tick()) if isinstance(event, SessionExtended) else (Tick(), event):
+        # A revocation waits for what is pending now. A success extends the session before the clock is checked.
+        pending = () if isinstance(event, Tick) else (AwaitedChanged(self._offsets.awaited()),)
+        for each in (*pending, event, Tick()) if isinstance(event, SessionExtended) else (*pending, Tick(), event):
             before = self._state
             self._state, actions = self._protocol.state_machine(
                 before, each, self._clock(), self._settings.revocation_timeout

@@ -14,8 +14,6 @@ from spark_group_source.errors import (
     DeadlineExceeded,
     GroupSourceError,
     RetriableError,
-    TopicError,
-    describe_error_code,
 )
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
@@ -26,9 +24,9 @@ from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.topics import EveryBroker
 from spark_group_source.offsets import EARLIEST, LATEST, BatchOffset, Offsets, Partitions, TopicPartition
 from spark_group_source.options.settings import SourceOptions
-from spark_group_source.query.topics import raise_or_skip_deleted
+from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted, unreadable
 from spark_group_source.text import some
-from spark_group_source.wire.cluster import Topic, partitions_of, unknown_to_all
+from spark_group_source.wire.cluster import partitions_of, unknown_to_all
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +35,6 @@ START_TIMEOUT = 30.0
 
 UNKNOWN_TIMEOUT = 5.0
 """How many seconds a topic or partition may be unknown when the run begins: brokers learn of new ones one by one."""
-
-LOOKUP_TIMEOUT = 10.0
-"""Maximum seconds for one lookup of end offsets or of the group's commits."""
 
 POLL_INTERVALS = (0.1, 1.0)
 """Minimum and maximum seconds between two lookups of the group's commits."""
@@ -210,7 +205,9 @@ class AvailableNowTarget:
         unknown = {name for name, topic in topics.items() if topic.error == UNKNOWN_TOPIC_OR_PARTITION}
         for topic in topics.values():
             if topic.error and topic.name not in unknown:
-                raise _unreadable(topic)
+                error = unreadable(topic.name, topic.error, "Check its partitions and leaders.")
+                heals = fetch_error_action(topic.error) is FetchErrorAction.REFRESH_METADATA
+                raise BrokerUnavailable(error.happened) if heals else error
         partitions = partitions_of(topics.values()) | {tp for tp in owned if tp.topic not in unknown}
         ends, missing = self._look_up(partitions, LATEST, deadline)
         leaderless = partitions - ends.keys() - missing
@@ -300,10 +297,3 @@ class AvailableNowTarget:
     def _status(self) -> str:
         unreached = sorted(self._unreached.items())[:10]
         return ", ".join(f"{tp} at {self._committed.get(tp, 'no commit')} of {end}" for tp, end in unreached)
-
-
-def _unreadable(topic: Topic) -> GroupSourceError:
-    happened = f"Topic '{topic.name}' cannot be read: the brokers answer {describe_error_code(topic.error)}."
-    if fetch_error_action(topic.error) is FetchErrorAction.REFRESH_METADATA:
-        return BrokerUnavailable(happened)
-    return TopicError(happened, "Grant the principal DESCRIBE and READ on the topic.", error_code=topic.error)

@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import RetriableError, raise_or_warn
@@ -38,14 +39,12 @@ from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, Offsets, Topi
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.offset_tracker import OffsetTracker, Owned
 from spark_group_source.query.ownership import AssignedPartitions
-from spark_group_source.query.topics import TopicIds, raise_or_skip_deleted
+from spark_group_source.query.topics import LOOKUP_TIMEOUT, TopicIds, raise_or_skip_deleted
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 
 log = logging.getLogger(__name__)
-
-LOOKUP_TIMEOUT = 10.0
-"""Maximum seconds for one lookup at the leaders."""
+Loss = TypeVar("Loss")
 
 MIN_BACKOFF, BACKOFF_FACTOR = 0.3, 3.0
 """Backoff after a lookup without an answer: minimum seconds, and the multiple of the time that the lookup took."""
@@ -193,7 +192,8 @@ class DataLossCheck:
         end_offsets = self._end_offsets.of(positions)
         diverged = self._epochs.diverged(owned, self._end_offsets.epochs)
         past_end = {tp: positions[tp] for tp, end in end_offsets.items() if end < positions[tp]}
-        truncated = {} if diverged else self._end_offsets.truncated_before(self._epochs.confirmed(past_end))
+        truncated = {} if diverged else self.truncated_before(past_end)
+        diverged = self._in_same_topics(diverged)
         # These lookups may have refreshed the metadata of the topics.
         if self._raise_or_restart_recreated(topics, me):
             return None
@@ -201,6 +201,15 @@ class DataLossCheck:
             return end_offsets
         self._raise_or_rewind(diverged, truncated, owned, me)
         return None
+
+    def truncated_before(self, offsets: Offsets) -> dict[TopicPartition, int]:
+        """The ends of those logs that were truncated before the offset."""
+        return self._in_same_topics(self._end_offsets.truncated_before(self._epochs.confirmed(offsets)))
+
+    def _in_same_topics(self, lost: Mapping[TopicPartition, Loss]) -> dict[TopicPartition, Loss]:
+        """Without topics that a broker knows under another id: they were recreated, and other brokers lag behind."""
+        others = self._topic_ids.under_other_ids({tp.topic for tp in lost}) if lost else set()
+        return {tp: loss for tp, loss in lost.items() if tp.topic not in others}
 
     def _raise_or_restart_recreated(self, topics: set[str], me: Membership) -> bool:
         """Reads recreated topics from earliest, because old offsets mean nothing in them; returns whether any was."""

@@ -15,7 +15,7 @@ from spark_group_source.errors import RetriableError
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.offsets import LATEST, Offsets, TopicPartition
 from spark_group_source.options.settings import SourceOptions
-from spark_group_source.query.topics import raise_or_skip_deleted
+from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 
@@ -69,9 +69,6 @@ class LeaderlessProbe:
             now = self._clock()
             self._next_at = now + max(min(self._timeout, INTERVAL), min(now - began, MAX_TIMEOUT) * BACKOFF_FACTOR)
 
-
-LOOKUP_TIMEOUT = 10.0
-"""Maximum seconds for one lookup of the end offsets."""
 
 MIN_INTERVAL = 0.02
 """Minimum seconds between lookups, which applies while records arrive. Spark polls an idle query every 10 ms."""

@@ -176,12 +176,14 @@ class LoggedOffsets(NamedTuple):
         replaced: commits that were there when it began the lineage of the range, while none of its own has arrived.
         recreated: partitions of topics that were recreated since it logged or pinned them. The group's commits are in
             the new ones: Kafka deletes those of a deleted topic.
+        pinned: the pinned starts of the others, as of the same moment: a batch that is logged takes them away.
     """
 
     ranges: dict[TopicPartition, OffsetRange]
     given_up: Offsets
     replaced: Mapping[TopicPartition, CommittedOffset]
     recreated: Partitions
+    pinned: PinnedStarts
 
 
 MAX_LOOKUPS = 2
@@ -212,8 +214,6 @@ class OwnedPartition:
         rejections: how many times in a row the coordinator rejected a commit, because it does not know the partition.
         deleted: whether no broker knows it.
         reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch shows it.
-        unsettled_until: until when a commit without an answer may still arrive, in seconds of the tracker's clock,
-            also after the partition was moved or its topic recreated.
     """
 
     since: int = NO_GENERATION
@@ -230,7 +230,6 @@ class OwnedPartition:
     rejections: int = 0
     deleted: bool = False
     reset: bool = False
-    unsettled_until: float = float("-inf")
 
     @property
     def pending(self) -> bool:
@@ -249,7 +248,7 @@ class OwnedPartition:
 
     def unstarted(self, lookups: int) -> OwnedPartition:
         """The record of this partition with a start that is still to be found."""
-        return OwnedPartition(self.since, self.assigned_id, lookups, unsettled_until=self.unsettled_until)
+        return OwnedPartition(self.since, self.assigned_id, lookups)
 
 
 Owned = Mapping[TopicPartition, OwnedPartition]
@@ -263,11 +262,12 @@ class OffsetTracker:
     - ``_owned``, the record of each partition that this query owns
     - ``_logged``, the range of each partition in the last batch that was planned with it, or in the checkpoint
     - ``_in_flight``, the batch in flight, and ``_reading``, what it reads, from just before it is planned
-    - ``_given_up``, the beginnings of the batches in which partitions were given up
+    - ``_given_up``, the lineages and beginnings of the batches in which partitions were given up
     - ``_replaced``, by partition, the commit that was there when this query began a lineage, until it has committed
     - ``_pinned``, the pinned starts of the query
     - ``_found_recreated``, topics that a lookup of start positions found to be recreated, until the query checks them
     - ``_lineage``, the highest lineage that the query has seen
+    - ``_unsettled``, until when a commit without an answer may still arrive, in seconds of the clock, also after a loss
     """
 
     def __init__(self, clock: Clock = monotonic) -> None:
@@ -277,11 +277,12 @@ class OffsetTracker:
         self._logged: dict[TopicPartition, OffsetRange] = {}
         self._in_flight: BatchOffset | None = None
         self._reading: Partitions = frozenset()
-        self._given_up: dict[TopicPartition, int] = {}
+        self._given_up: dict[TopicPartition, tuple[int, int]] = {}
         self._replaced: dict[TopicPartition, tuple[int, CommittedOffset]] = {}
         self._pinned = PinnedStarts()
         self._found_recreated: set[str] = set()
         self._lineage = 0
+        self._unsettled: dict[TopicPartition, float] = {}
 
     def restore(self, logged: BatchOffset, pinned: PinnedStarts) -> None:
         """Begins with the checkpoint's ranges and pinned starts. Caller: the query, before the member starts."""
@@ -349,9 +350,11 @@ class OffsetTracker:
             self._found_recreated |= recreated
             known = {tp for tp in partitions if tp.topic not in recreated or known_ids.get(tp) == ids[tp.topic]}
             read = {tp: self._logged[tp] for tp in known & self._logged.keys()}
-            given_up = {tp: self._given_up[tp] for tp in known & self._given_up.keys()}
+            given_up = {
+                tp: begin for tp, (at, begin) in self._given_up.items() if tp in read and read[tp].lineage == at
+            }
             replaced = {tp: seen for tp, (at, seen) in self._replaced.items() if tp in read and read[tp].lineage == at}
-            return LoggedOffsets(read, given_up, replaced, partitions - known)
+            return LoggedOffsets(read, given_up, replaced, partitions - known, self._pinned.without(partitions - known))
 
     def take_recreated(self) -> set[str]:
         """The topics that :meth:`logged` has found to be recreated since the last call. Caller: the query."""
@@ -399,7 +402,12 @@ class OffsetTracker:
         logged = logged if logged is not None and may_be_same(logged.topic_id, topic_id) else None
         owned.start, owned.lineage, owned.topic_id, owned.epoch = start, lineage, topic_id, start.epoch
         owned.position = owned.completed = start.offset
-        if start.rule is StartRule.LOGGED and (read := self._read_in_flight(tp)):
+        if (
+            start.rule is StartRule.LOGGED
+            and self._in_flight
+            and (read := self._in_flight.ranges.get(tp))
+            and read.size
+        ):
             # The checkpointed end offset is that of the batch in flight, of which nothing is completed.
             owned.completed = read.start
         # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch may be logged.
@@ -449,11 +457,6 @@ class OffsetTracker:
         """The batch that Spark has and has not completed, as far as the source knows."""
         with self._lock:
             return self._in_flight
-
-    def _read_in_flight(self, tp: TopicPartition) -> OffsetRange | None:
-        """What the batch in flight reads of a partition."""
-        read = None if self._in_flight is None else self._in_flight.ranges.get(tp)
-        return read if read is not None and read.size else None
 
     def reserve(self, partitions: Partitions) -> None:
         """A batch that is to be planned next reads these: a revocation waits for it. Caller: the member, for the query,
@@ -528,15 +531,12 @@ class OffsetTracker:
     def unanswered(self, sent: Iterable[TopicPartition]) -> None:
         """No answer came to commits of these partitions: they may be applied late, after later ones."""
         with self._lock:
-            for tp in self._owned.keys() & set(sent):
-                self._owned[tp].unsettled_until = self._clock() + LATE_REQUESTS
+            self._unsettled |= dict.fromkeys(sent, self._clock() + LATE_REQUESTS)
 
     def unsettled(self, me: Membership) -> Partitions:
         """Partitions of ``me`` whose committed offset a late commit may still move back."""
         with self._lock:
-            return frozenset(
-                tp for tp in me.owned if tp in self._owned and self._clock() < self._owned[tp].unsettled_until
-            )
+            return frozenset(tp for tp, until in self._unsettled.items() if self._clock() < until and tp in me.owned)
 
     def verify(self, found: Mapping[TopicPartition, CommittedOffset]) -> Partitions:
         """Makes the commits pending again that a late one of ours has moved back, as the group's offsets show.
@@ -598,9 +598,9 @@ class OffsetTracker:
         with self._lock:
             awaited = partitions & self._reading, partitions & self._uncommitted()
             for tp in partitions:
-                owned, read = self._owned.pop(tp, None), self._read_in_flight(tp)
-                if owned and owned.start and tp in self._reading and (not read or read.lineage == owned.lineage):  # 6
-                    self._given_up[tp] = owned.completed
+                owned = self._owned.pop(tp, None)
+                if owned and owned.start and tp in self._reading:  # 6
+                    self._given_up[tp] = owned.lineage, owned.completed
             return awaited
 
     def restart_topics(self, ids: Mapping[str, str], starts: Mapping[TopicPartition, Start]) -> None:
@@ -611,7 +611,6 @@ class OffsetTracker:
         with self._lock:
             logged = self._logged.items()
             self._logged = {tp: read for tp, read in logged if read.topic_id == ids.get(tp.topic, read.topic_id)}
-            self._given_up = {tp: offset for tp, offset in self._given_up.items() if tp in self._logged}
             self._pinned = self._pinned.without(
                 tp for tp in self._pinned.offsets.keys() | self._pinned.resets if tp.topic in ids
             )
@@ -622,12 +621,13 @@ class OffsetTracker:
                     if owned.start and tp in starts:
                         self._start(tp, starts[tp], lineage, None, ids)
 
-    def drop_other_topics(self, ids: Mapping[str, str]) -> None:
-        """Positions in topics with other ids than these are looked up again. Caller: the query."""
+    def drop_other_topics(self, ids: Mapping[str, str]) -> set[str]:
+        """Positions in topics with other ids than these are looked up again. Returns the topics. Caller: the query."""
         with self._lock:
-            for tp, owned in self._owned.items():
-                if owned.start and not may_be_same(owned.topic_id, ids.get(tp.topic, "")):
-                    self._owned[tp] = owned.unstarted(lookups=0)
+            topic_ids = {tp: owned.topic_id for tp, owned in self._owned.items() if owned.start}
+            others = {tp for tp, topic_id in topic_ids.items() if not may_be_same(topic_id, ids.get(tp.topic, ""))}
+            self._owned |= {tp: self._owned[tp].unstarted(lookups=0) for tp in others}
+            return {tp.topic for tp in others}
 
     def rewind(self, offsets: Offsets, epochs: Offsets, before: Owned) -> None:
         """Moves positions back to ``offsets``, before the commits; leaders of ``epochs`` have these. Caller: the query.

@@ -129,7 +129,7 @@ class BatchPlanner:
                 return start
             if self._clock() >= wait_until:
                 return self._plan(start, limits, me, must_log=True)
-            truncated = self.end_offsets.truncated_before(self._epochs.confirmed(target.unreached))
+            truncated = self._data_loss.truncated_before(target.unreached)
             self._data_loss.raise_or_accept_truncated(truncated, target.unreached, "where this run was to end")
             target.lower(truncated)
             target.wait()
@@ -167,7 +167,8 @@ class BatchPlanner:
             ends = self._target.limit(ends)
         topic_ids = self._topic_ids.of(topics)
         # A lagging broker may have returned the id of a former topic when the partition started.
-        self._tracker.drop_other_topics(topic_ids)
+        if others := self._tracker.drop_other_topics(topic_ids):
+            self.end_offsets.forget(others)
         owned = {
             tp: partition
             for tp, partition in owned.items()

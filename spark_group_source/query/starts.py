@@ -251,8 +251,7 @@ class StartOffsetResolver:
         partitions = self._tracker.assigned_in(ids, partitions)
         logged = self._tracker.logged(partitions, ids)
         commits = {tp: commit for tp, commit in commits.items() if commit != logged.replaced.get(tp)}
-        pinned = self._tracker.pinned_starts().without(logged.recreated)
-        resets = (partitions & pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
+        resets = (partitions & logged.pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
         self._warn_of_another_group(commits, logged.ranges)
         self._warn_of_wrong_clock([*commits.values(), *logged.ranges.values()])
         warn_if_read_by_others(dict(self._replayed), commits, self._group_id)
@@ -263,7 +262,7 @@ class StartOffsetResolver:
             if start is not None:
                 starts[tp] = start
         without_start = partitions - starts.keys()
-        starts |= self._starting_offsets(without_start - logged.recreated, pinned, clients, deadline)
+        starts |= self._starting_offsets(without_start - logged.recreated, logged.pinned, clients, deadline)
         starts |= {tp: starts[tp]._replace(rule=StartRule.RESET, lineage=None) for tp in resets & starts.keys()}
         of_new = self._look_up(Earliest(), StartRule.RECREATED, without_start & logged.recreated, clients, deadline)
         starts |= {tp: start._replace(lineage=None) for tp, start in of_new.items()}

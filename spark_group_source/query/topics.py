@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Set
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import (
+    LEADER_NOT_AVAILABLE,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     BrokerUnavailable,
@@ -18,7 +19,6 @@ from spark_group_source.errors import (
     describe_error_code,
     raise_or_warn,
 )
-from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION as UNKNOWN
 from spark_group_source.group.settings import Subscription
 from spark_group_source.group.topics import EveryBroker
 from spark_group_source.offsets import BatchOffset, TopicPartition, may_be_same
@@ -45,13 +45,21 @@ def raise_or_skip_deleted(deleted: Set[TopicPartition] | Set[str], fail_on_data_
 
 
 LOOKUP_TIMEOUT = 10.0
-"""Maximum seconds for one lookup of the topics."""
+"""Maximum seconds for one lookup of topics, end offsets or the group's commits."""
 
 DELETED_LOOKUPS = 3
 """Further lookups that must not find a topic before it counts as deleted."""
 
 DELETED_INTERVAL = 0.3
 """Seconds between two of these lookups."""
+
+
+def unreadable(topic: str, error_code: int, action: str) -> TopicError:
+    """The error of a topic with this error code; ``action`` is for others than a missing permission."""
+    if error_code == TOPIC_AUTHORIZATION_FAILED:
+        action = "Grant the principal DESCRIBE and READ on it."
+    happened = f"Topic '{topic}' cannot be read: the brokers answer {describe_error_code(error_code)}."
+    return TopicError(happened, action, error_code=error_code)
 
 
 class TopicIds:
@@ -77,12 +85,20 @@ class TopicIds:
         """The id under which the query reads each topic; for a new topic the id it has now, if brokers agree on it."""
         if new := set(topics) - self._read.keys():
             # A position under the id of a former topic would make the topic of now count as recreated.
-            answers = metadata_from_each(self._cluster, new, Deadline.after(LOOKUP_TIMEOUT, self._clock))
-            known = [answer.topics.values() for _, answer in answers if isinstance(answer, Metadata)]
-            ids = {(topic.name, topic.id) for each in known for topic in each if not topic.error}
+            ids = self._known_ids(new)
             ids -= {(name, "") for name, id_ in ids if id_}  # during an upgrade, only some brokers know it
             self._read |= {name: id_ for name, id_ in ids if [each for each, _ in ids].count(name) == 1}
         return {name: self._read[name] for name in topics if name in self._read}
+
+    def _known_ids(self, topics: Collection[str]) -> set[tuple[str, str]]:
+        """The names of these topics, each with every id under which a broker knows it."""
+        answers = metadata_from_each(self._cluster, topics, Deadline.after(LOOKUP_TIMEOUT, self._clock))
+        known = [answer.topics.values() for _, answer in answers if isinstance(answer, Metadata)]
+        return {(topic.name, topic.id) for each in known for topic in each if not topic.error}
+
+    def under_other_ids(self, topics: Collection[str]) -> set[str]:
+        """Those topics that any broker knows under another id than the one under which the query reads them."""
+        return {name for name, id_ in self._known_ids(topics) if not may_be_same(self._read.get(name, ""), id_)}
 
     def recreated(self, topics: Collection[str]) -> dict[str, str]:
         """The ids of those topics that exist under another id than the one under which the query reads them."""
@@ -165,14 +181,11 @@ class TopicValidator:
         read_before = frozenset(logged)
         deadline = Deadline.after(START_TIMEOUT, self._clock)
         unknown_until = deadline.at_most(UNKNOWN_TOPIC_TIMEOUT)
-        asked_all = False
         while True:
-            topics = self._look_up(self._cluster, deadline)
-            if unknown_until.expired():
-                asked_all = True
-                topics = self._look_up(EveryBroker(self._cluster), deadline)
+            asked_all = unknown_until.expired()
+            topics = self._look_up(EveryBroker(self._cluster) if asked_all else self._cluster, deadline)
             required = self._required(read_before)
-            errors = {name: topics[name].error if name in topics else UNKNOWN for name in required}
+            errors = {name: topics[name].error if name in topics else UNKNOWN_TOPIC_OR_PARTITION for name in required}
             errors = {name: error_code for name, error_code in errors.items() if error_code}
             missing = {
                 tp
@@ -181,13 +194,13 @@ class TopicValidator:
             }
             if not errors and not missing:
                 return topics
-            unknown = {
-                TopicPartition(name, 0) for name, error_code in errors.items() if error_code == UNKNOWN
-            } | missing
+            unknown = {TopicPartition(name, 0) for name, code in errors.items() if code == UNKNOWN_TOPIC_OR_PARTITION}
+            unknown |= missing
             if TOPIC_AUTHORIZATION_FAILED in errors.values() or (asked_all and deadline.expired()):
                 break
             # A broker that does not answer leaves time to ask the others again.
-            if asked_all and unknown_to_all(self._cluster, unknown, deadline.at_most(WARN_AFTER)) == unknown:
+            asked_all_in_vain = asked_all and LEADER_NOT_AVAILABLE not in errors.values()
+            if asked_all_in_vain and unknown_to_all(self._cluster, unknown, deadline.at_most(WARN_AFTER)) == unknown:
                 break
             time.sleep(RETRY_INTERVAL)
         self._raise_or_skip(errors, missing, read_before)
@@ -224,21 +237,16 @@ class TopicValidator:
         topics_read = {tp.topic for tp in read_before}
         if read_before and not self._fail_on_data_loss:
             topics_read |= errors.keys()  # perhaps by another member
-        deleted = {name for name, error_code in errors.items() if error_code == UNKNOWN and name in topics_read}
+        deleted = {name for name in topics_read if errors.get(name) == UNKNOWN_TOPIC_OR_PARTITION}
         for name, error_code in errors.items():
             if name not in deleted:
-                raise TopicError(
-                    f"Topic '{name}' cannot be read: the brokers answer {describe_error_code(error_code)}.",
-                    "Grant the principal DESCRIBE and READ on it."
-                    if error_code == TOPIC_AUTHORIZATION_FAILED
-                    else f"Create it, or correct '{'assign' if self._subscription.partitions else 'subscribe'}'.",
-                    error_code=error_code,
-                )
+                option = "assign" if self._subscription.partitions else "subscribe"
+                raise unreadable(name, error_code, f"Create it, or correct '{option}'.")
         if never_read := missing - read_before:
             raise TopicError(
                 f"{len(never_read)} assigned partition(s) do not exist: {names(never_read)}.",
                 "Correct 'assign', or add partitions to the topic.",
-                error_code=UNKNOWN,
+                error_code=UNKNOWN_TOPIC_OR_PARTITION,
             )
         raise_or_skip_deleted(deleted, self._fail_on_data_loss)
         raise_or_skip_deleted(missing, self._fail_on_data_loss)

@@ -324,7 +324,7 @@ def read_error(body: bytes) -> tuple[str, str]:
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
-        return "", ""
+        fields = None
     if not isinstance(fields, dict):
         return "", ""
     error = fields.get("error") or fields.get("errorCode") or ""
@@ -357,10 +357,9 @@ def _seconds(date: str, default: float) -> float:
 
 
 def _expired(lifetime: float, server_now: float, now: float) -> str:
+    happened = f"issued a token that expired {abs(lifetime):.0f} s ago"
     if lifetime > 0:
         happened = f"issued a token that is valid for {lifetime:.1f} s only"
-    else:
-        happened = f"issued a token that expired {abs(lifetime):.0f} s ago"
     ahead = now - server_now
     if abs(ahead) < CLOCK_TOLERANCE:
         return happened
@@ -381,14 +380,6 @@ MAX_BODY = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Seconds for connecting to one address, and for everything after that: proxy, TLS, request and response."""
-
-    connect: float
-    read: float
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """A response of any status. ``date`` is the header with the server's time, or empty."""
 
@@ -397,23 +388,25 @@ class Answer:
     date: str
 
 
-def post(url: str, headers: dict[str, str], body: bytes, timeouts: Timeouts, context: ssl.SSLContext | None) -> Answer:
+def post(
+    url: str, headers: dict[str, str], body: bytes, timeouts: tuple[float, float], context: ssl.SSLContext | None
+) -> Answer:
     """Sends a POST request and returns the response. Follows no redirect.
 
     Args:
+        timeouts: seconds to connect to one address, and for all after that: proxy, TLS, request and response.
         context: TLS for an https URL.
 
     Raises:
         OSError: no whole response came in time.
     """
     limit = _TimeLimit(timeouts)
-    handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), _Http(limit), _Https(limit, context)]
     request = urllib.request.Request(url, data=body, headers=headers, method="POST")
     try:
-        return _answer(urllib.request.build_opener(*handlers), request)
+        return _answer(urllib.request.build_opener(_NoRedirect(), _Http(limit, context)), request)
     except (OSError, http.client.HTTPException, ValueError) as error:
         if limit.expired:
-            raise TimeoutError(f"no whole response within {timeouts.read:.1f} s") from None
+            raise TimeoutError(f"no whole response within {timeouts[1]:.1f} s") from None
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise (reason if isinstance(reason, OSError) else OSError(str(reason) or repr(reason))) from None
     finally:
@@ -442,20 +435,14 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class _Http(urllib.request.HTTPHandler):
-    def __init__(self, limit: _TimeLimit) -> None:
-        super().__init__()
-        self._limit = limit
-
-    def http_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(functools.partial(self._limit.connection, http.client.HTTPConnection), req)
-
-
-class _Https(urllib.request.HTTPSHandler):
+class _Http(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     def __init__(self, limit: _TimeLimit, context: ssl.SSLContext | None) -> None:
         super().__init__()
         self._limit = limit
         self._tls = context
+
+    def http_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(functools.partial(self._limit.connection, http.client.HTTPConnection), req)
 
     def https_open(self, req: urllib.request.Request) -> Any:
         open_tls = functools.partial(self._limit.connection, http.client.HTTPSConnection, context=self._tls)
@@ -465,8 +452,8 @@ class _Https(urllib.request.HTTPSHandler):
 class _TimeLimit:
     """Ends a connection when its time is over, even if the server sends a byte now and then."""
 
-    def __init__(self, timeouts: Timeouts) -> None:
-        self._timeouts = timeouts
+    def __init__(self, timeouts: tuple[float, float]) -> None:
+        self._connect_timeout, self._read_timeout = timeouts
         self._socket: socket.socket | None = None
         self._timer: threading.Timer | None = None
         self.expired = False
@@ -486,11 +473,11 @@ class _TimeLimit:
             self._socket.close()
 
     def _connect(self, address: tuple[str, int], *_: Any) -> socket.socket:
-        sock = socket.create_connection(address, self._timeouts.connect)
-        sock.settimeout(self._timeouts.read)
+        sock = socket.create_connection(address, self._connect_timeout)
+        sock.settimeout(self._read_timeout)
         # A socket of its own for the same connection: the other one may be closed, or wrapped in TLS.
         self._socket = socket.socket(fileno=os.dup(sock.fileno()))
-        self._timer = threading.Timer(self._timeouts.read, self._expire)
+        self._timer = threading.Timer(self._read_timeout, self._expire)
         self._timer.daemon = True
         self._timer.start()
         return sock
@@ -553,7 +540,7 @@ def request_token(settings: ClientCredentials, *, worked_before: bool) -> Issued
     """
     name = endpoint_name(settings)
     unusable = BrokerUnavailable if worked_before else AuthenticationFailed
-    timeouts = Timeouts(settings.connect_timeout, settings.read_timeout)
+    timeouts = settings.connect_timeout, settings.read_timeout
     try:
         context = None if settings.tls is None else tls.ssl_context(settings.tls)
         answer = post(settings.endpoint, _headers(settings), _body(settings), timeouts, context)

@@ -436,7 +436,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M37",
         7,
         "a start under the former id of a topic, from a lagging broker, is never looked up again",
-        (("query/planner.py", "        self._tracker.drop_other_topics(topic_ids)\n", ""),),
+        (("query/planner.py", "self._tracker.drop_other_topics(topic_ids)", "set[str]()"),),
     ),
     Mutant(
         "M38",

@@ -125,6 +125,8 @@ class Network:
         self.handled: Callable[[Process, int, str, Any, Any], None] = lambda *_: None
         self.heard: dict[str, float] = {}
         """When a process last sent the group a sign of life that was answered."""
+        self.joins: dict[str, float] = {}
+        """When a process last sent a join."""
         self.members: set[str] = set()
         """Processes that have been members."""
         self.server = Process("brokers")
@@ -161,6 +163,8 @@ class Network:
     def fault(self, process: Process, api: str, epoch: int) -> str:
         kind = f"{process.name} {api}"
         place = {0: "JoinGroup", -1: "LeaveGroup", -2: "LeaveGroup"}.get(epoch, api)
+        if place == "JoinGroup":
+            self.joins[process.name] = self.run.now
         fault = self.run.passing(place)
         probability = self.fault_probability
         if probability > 0 and not fault and api != "ApiVersions":
@@ -376,7 +380,7 @@ class Connection(connection.Connection):
             if sent.request.name.endswith(LIVENESS) and response.error_code in (0, REBALANCING):
                 self.network.heard[channel.process.name] = sent.sent_at
                 joins = sent.request.name in ("SyncGroupRequest", "ConsumerGroupHeartbeatRequest")
-                if joins and not response.error_code:
+                if joins and not response.error_code and getattr(sent.request, "member_epoch", 0) >= 0:
                     self.network.members.add(channel.process.name)
             return response
 

@@ -80,6 +80,7 @@ class Scenario:
         self.truth = Truth(run, self.kafka, story.told)
         self.net = network.Network(run, self.kafka.brokers, self.truth.fault)  # type: ignore[arg-type]
         self.net.handled, self.truth.heard = self.truth.handled, self.net.heard
+        self.truth.joins = self.net.joins
         self.net.arrived_late = lambda what: self.truth.outage(0.0, what)
         network.Connection.network = self.net
         spark.Life.of_process.clear()

@@ -247,6 +247,7 @@ class Life:
             self.ready = True
             query.run.passing(PLANS)
             query.truth.told_of_completion(query)
+            query.plan_began = query.run.now
             end = self._latest(start)
             query.truth.took_target(query)
             if not query.spark_4_1 and query.run.chance.flag(f"{query.name} asks again", 0.02):
@@ -266,7 +267,6 @@ class Life:
             self.stopping.wait(0.0 if self.available_now else query.trigger)
 
     def _latest(self, start: Offset) -> Any:
-        self.query.plan_began = self.query.run.now
         if self.query.spark_4_1:
             return self._call("latestOffset", self.reader.latestOffset)
         return self._call("latestOffset", self.reader.latestOffset, start, self.reader.getDefaultReadLimit())

@@ -25,7 +25,7 @@ from tests.fake import FakeKafka
 from tests.fake.classic_group import COMPLETING, PREPARING
 from tests.fake.consumer_group import LEAVE_FOR_NOW, FakeConsumerMember
 from tests.fake.log import FakeLog
-from tests.simulation.network import KEEPALIVE
+from tests.simulation.network import KEEPALIVE, MAX_LATENCY
 from tests.simulation.scheduler import Process, Scheduler
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class Partition:
     """The member that committed last."""
     moved_at: float = -1.0
     """When an operator last moved it."""
+    moved_to: int = -1
+    """Where the operator's commit is that the group still has."""
     beyond_repair: bool = False
     """Whether a late commit moved the position back that had no room for its tag, or the commit was deleted."""
     owner: str = ""
@@ -92,6 +94,10 @@ class Partition:
     """Up to where the last one kept records."""
     decided: dict[str, int] = field(default_factory=dict)
     """Where each query first wanted to start."""
+    reset_by: str = ""
+    """A query that has reset it, and has not committed that: no other one knows."""
+    untagged: bool = False
+    """Whether the last commit had no room for its tag."""
     without_epoch: bool = False
     """Whether the position is an operator's, who knows no leader epoch: then an unclean election stays unseen."""
 
@@ -168,6 +174,8 @@ class Truth:
         self.aware_at: dict[str, float] = {}
         self.heard: dict[str, float] = {}
         """When a process last sent the group a sign of life that was answered."""
+        self.joins: dict[str, float] = {}
+        """When a process last sent a join."""
         self._starving: dict[Key, tuple[int, int]] = {}
         """How much of a partition was done, and for how many seconds there was no reason why not more."""
         self._removals = 0
@@ -220,7 +228,8 @@ class Truth:
         at = self.at(key)
         at.moved_at = self.run.now
         at.before |= at.done
-        at.done = set(range(offset))
+        if offset != at.moved_to:  # or nobody can tell it from the last move
+            at.done = set(range(offset))
         for name, batch in self.open.items() if offset >= (at.committed or 0) else ():
             # A move in mid-batch looks like a client's commit: of a batch without a report, and of what faults left
             # uncommitted before the batch that follows.
@@ -231,7 +240,7 @@ class Truth:
                 at.done |= batch.offsets(key)
             at.done |= self.uncommitted.get(name, {}).get(key, set())
         self._may_be_ignored(key, offset)
-        at.started, at.committed, at.by = True, offset, "operator"
+        at.started, at.committed, at.by, at.moved_to = True, offset, "operator", offset
         at.without_epoch = True
         at.repeatable |= set(range(offset, LAST))
 
@@ -245,7 +254,7 @@ class Truth:
         """The group is deleted: its queries continue at their checkpoints, and others as new ones."""
         for (name, _, _), at in self.partitions.items():
             if name == group:
-                at.started, at.committed = False, None
+                at.started, at.committed, at.moved_to = False, None, -1
                 at.done |= at.before
                 at.repeatable |= set(range(LAST))
 
@@ -253,7 +262,7 @@ class Truth:
         """The group's commit is deleted with those in the topic's former life. Nobody notices before the next one."""
         at = self.at(key)
         at.beyond_repair |= at.started
-        at.started, at.committed = False, None
+        at.started, at.committed, at.moved_to = False, None, -1
         at.repeatable |= set(range(LAST))
 
     def truncated(self, topic: str, partition: int, start: int) -> None:
@@ -392,8 +401,10 @@ class Truth:
             if replayed:
                 self.given_up[query.name, key] = read.start - 1, read.end
             if lost and read.topic in self.kafka.logs:
+                done = self.at(key).done if self.at(key).started else set()
                 if self.at(key).moved_at < self.assigned_at.get(query.name, 0.0):  # or the reset came before
                     self._reset(query, key, read.start, self.kafka.logs[read.topic][read.partition])
+                self.at(key).done |= done  # the next owner may have begun before it
                 if not self.at(key).started:
                     self._check_first(query, key, read.topic, read.start)
             if lost or read.topic_id != _text(self.kafka.ids.get(read.topic, "")):
@@ -441,7 +452,8 @@ class Truth:
             earliest = query.options["startingOffsets"] == "earliest"
             moves = start != at.committed or at.cut_at >= 0
             if moves and (start <= log.start if earliest else start >= born):
-                at.done, at.by = set(range(start)), ""
+                at.before |= at.done
+                at.done, at.by, at.reset_by = set(range(start)), "", query.name
                 for batch in self.open.values():  # a replay at the same time
                     if batch.replayed and batch.done and batch.planned_at > self.run.now - SOON / 4:
                         at.done |= batch.offsets(key)
@@ -462,6 +474,8 @@ class Truth:
         self._reset(query, key, start, self.kafka.logs[topic][key[2]])
         if not at.started:
             self._check_first(query, key, topic, start)
+        if at.reset_by not in ("", query.name):
+            at.done |= at.before
         skipped = _missing(at.done, 0, start)
         saw_cut = read.epoch > UNKNOWN_EPOCH and read.end > at.end_before_cut
         if skipped and (saw_cut or not self._cut_unseen(at, topic, read.partition, read.epoch)):
@@ -634,6 +648,7 @@ class Truth:
         mine = [each for each in self.kafka.group(group).members.values() if query.client in each.client_id]
         # A join of this protocol may arrive after the member has left.
         late = any("ConsumerGroupHeartbeat" in what and when > began - 1.0 for when, what in self.faults[-2:])
+        late |= self.joins.get(life.process.name, -1.0) > began - MAX_LATENCY
         if mine and suffered < 2 and not (late or query.options.keys() & {"assign", "kafka.group.instance.id"}):
             raise Broken(f"I8: {query.name} has ended, and its member is still in the group")
         told = self.open[query.name].told_at < began  # a call that has just begun may be interrupted at once
@@ -699,7 +714,7 @@ class Truth:
             return  # the run may have ended before
         for topic, number in self.ends():
             key, log = self.key(group, topic, number), self.kafka.logs[topic][number]
-            calm = self.calm and not self.rebalancing(group)
+            calm = self.calm and not self.rebalancing(group) and self.expelled_at < self.began[query.name]
             known = self.at(key).owned_since < self.run.now - SOON / 4
             if calm and known and self._is_to_reset(query, key) and self._owns(query, key):
                 raise Broken(f"I10: the run of {query.name} ends, and {topic}-{number} is not reset")
@@ -768,6 +783,8 @@ class Truth:
         if not at.started:
             self._check_first(query, key, topic, offset)
         # A late request of a query that is gone, or whose offset was overtaken, changes nothing that is done.
+        if at.reset_by not in ("", query.name):
+            at.done |= at.before
         if offset == at.committed:  # of a reset whose commit has never arrived, no other member knows
             at.done |= set(range(offset))
         unread = _missing(at.done, 0, offset)
@@ -785,8 +802,11 @@ class Truth:
         at.beyond_repair = offset < (at.committed or 0) and not part.committed_metadata
         if offset < (at.committed or 0):
             self.moved_at = self.run.now
-        at.started, at.committed, at.by = True, offset, member
-        if not part.committed_metadata:
+        if self.kafka.former_coordinators:  # one may tell the next owner what was committed before
+            at.repeatable |= set(range(at.committed or 0, offset))
+        at.started, at.committed, at.by, at.reset_by, at.moved_to = True, offset, member, "", -1
+        at.untagged = not part.committed_metadata
+        if at.untagged:
             self._may_be_ignored(key, offset)
         for pending in self.uncommitted.values():
             if key in pending:
@@ -799,7 +819,8 @@ class Truth:
             at = self.at(self.key(group, topic, number))
             if at.owner == member:
                 continue
-            recent = [what for when, what in self.faults[-2:] if when >= min(at.owned_since, self.run.now - WINDOW)]
+            since = min(at.owned_since - SOON, self.run.now - WINDOW)
+            recent = [what for when, what in self.faults[-2:] if when >= since]
             over = max(self.outage_ends, self.recreated_at, self.leaderless.get((topic, number), 0.0))
             untroubled = self.calm and over < at.owned_since and len(recent) < 2
             untroubled &= all("OffsetCommit" in what for what in recent) and self.hesitates_until < at.owned_since
@@ -813,7 +834,9 @@ class Truth:
         overdue = [
             when for name, when in self.overdue.items() if member and self.queries[name].client in member.client_id
         ]
-        return member is not None and all(when < at.owned_since for when in overdue)
+        return (
+            member is not None and self._is_alive(member.client_id) and all(when < at.owned_since for when in overdue)
+        )
 
     @property
     def _names(self) -> dict[UUID, str]:
@@ -887,6 +910,7 @@ class Truth:
             )
 
             reached = life.available_now and not self._reading(group) and self._target_reached(query, group)
+            reached &= not self._has_dead_members(group)  # which may own what is new since
             # A log that is cut again is looked at again after a while only.
             patience = SOON + 2 * TRUNCATION_INTERVAL if self.cuts else SOON
             self._must_not_last(query, f"I10: the run of {query.name} does not end", reached, patience)
@@ -994,6 +1018,8 @@ class Truth:
             self.overdue[query.name] = self.run.now
             for key, offsets in self.uncommitted.get(query.name, {}).items():
                 self.at(key).repeatable |= offsets
+                if self.at(key).untagged:
+                    offsets.clear()  # the query takes its own commit for another program's, and begins there again
 
     # When all is quiet
 

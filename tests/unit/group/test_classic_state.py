@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from spark_group_source.errors import GroupError
@@ -16,6 +18,7 @@ from spark_group_source.group.classic_state import (
     Synced,
     step,
 )
+from spark_group_source.group.member import Member
 from spark_group_source.group.membership import (
     SESSION_TIMED_OUT,
     Action,
@@ -33,6 +36,8 @@ from spark_group_source.group.membership import (
     Tick,
 )
 from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.wire.cluster import Cluster
 
 REVOCATION_TIMEOUT = 100.0
 SESSION = 45.0
@@ -50,19 +55,19 @@ def run(state: ClassicMembership, *events: Event, at: float = 0.0) -> Step:
 
 def stable(*owned: TopicPartition, cooperative: bool = True, session_ends: float = 1000.0) -> ClassicMembership:
     new = ClassicMembership(cooperative=cooperative)
-    joined, _ = run(new, Joined("m-1", 7), Synced(frozenset(owned), session_ends))
+    joined, _ = run(new, Joined("m-1", 7, -1), Synced(frozenset(owned), session_ends))
     assert joined.phase is Phase.STABLE
     return joined
 
 
 def revoking(in_flight: Partitions, session_ends: float = 1000.0) -> Step:
     """A member that owned A and B, and is to revoke B while a batch reads these partitions."""
-    loses_b = REBALANCE, Joined("m-1", 8), Synced(OF_A, session_ends)
+    loses_b = REBALANCE, Joined("m-1", 8, 7), Synced(OF_A, session_ends)
     return run(stable(A, B), AwaitedChanged(in_flight), *loses_b)
 
 
 def test_a_sync_follows_a_join_and_the_assignment_has_that_generation() -> None:
-    joined, actions = run(ClassicMembership(), Joined("m-1", 7))
+    joined, actions = run(ClassicMembership(), Joined("m-1", 7, -1))
     assert (joined.phase, joined.syncing, actions) == (Phase.JOINING, True, [Sync()])
     owning, actions = run(joined, Synced(BOTH))
     assert (dict(owning.owned), actions) == ({A: 7, B: 7}, [Assigned(BOTH)])
@@ -111,7 +116,7 @@ def test_a_lost_generation_loses_everything_without_waiting(action: ErrorAction,
 @pytest.mark.parametrize("action", [ErrorAction.RETRY, ErrorAction.REDISCOVER])
 def test_a_sync_without_a_response_leads_to_a_join_with_the_owned_partitions(action: ErrorAction) -> None:
     """So does the first join, while the coordinator loads or moves."""
-    syncing, _ = run(stable(A), REBALANCE, Joined("m-1", 8))
+    syncing, _ = run(stable(A), REBALANCE, Joined("m-1", 8, 7))
     for before, owned in ((syncing, OF_A), (ClassicMembership(), frozenset())):
         after, actions = run(before, RequestFailed(action, "why"))
         assert (after.phase, frozenset(after.owned)) == (Phase.JOINING, owned)
@@ -162,11 +167,26 @@ def test_a_session_times_out_while_a_join_a_sync_or_a_revocation_is_pending(pend
     if pending == "revocation":
         waiting, _ = revoking(OF_B, session_ends=SESSION)
     else:
-        sync = [Joined("m-1", 8)] if pending == "sync" else []
+        sync = [Joined("m-1", 8, 7)] if pending == "sync" else []
         waiting, _ = run(stable(A, B, session_ends=SESSION), REBALANCE, *sync)
     after, actions = run(waiting, Tick(), at=SESSION)
     assert actions == [Lost(BOTH, SESSION_TIMED_OUT), Join()]
     assert run(after, Synced(OF_A, SESSION * 2)) == (after, []), "the join that follows gives new partitions"
+    assert run(after, Joined("m-1", 8, 7)) == (after, []), "it claims what is lost, so nobody else would get that"
+
+
+def test_a_revocation_waits_for_what_is_awaited_when_it_begins_although_nobody_has_said_so() -> None:
+    """A start that was found meanwhile is pending, and its commit waits for that of the other thread."""
+    offsets, options = SimpleNamespace(awaited=frozenset), {"kafka.bootstrap.servers": "x:1", "subscribe": "t"}
+    settings = parse_options(options | {"kafka.group.id": "g"}).with_client_id("test").group
+    member = Member(Cluster(settings.wire), settings, offsets)
+    events: list[Event] = [Joined("m-1", 7, -1), Synced(BOTH), REBALANCE, Joined("m-1", 8, 7), Synced(OF_A)]
+    for event in events:
+        if event is REBALANCE:
+            offsets.awaited = lambda: OF_B
+        member.post(event)
+    assert (member.membership.phase, member.membership.awaited) == (Phase.REVOKING, OF_B)
+    member.close()
 
 
 def test_a_member_joins_with_the_id_from_the_coordinator() -> None:
@@ -182,5 +202,5 @@ def test_a_heartbeat_without_a_response_keeps_the_membership_and_rediscovers_the
 def test_a_cooperative_rejoin_keeps_owned_partitions_and_their_generations() -> None:
     rejoining, actions = run(stable(A, B), REBALANCE)
     assert (rejoining.phase, actions, frozenset(rejoining.owned)) == (Phase.JOINING, [Join()], BOTH)
-    again, actions = run(rejoining, Joined("m-1", 8), Synced(frozenset({A, B, C})))
+    again, actions = run(rejoining, Joined("m-1", 8, 7), Synced(frozenset({A, B, C})))
     assert (dict(again.owned), actions) == ({A: 7, B: 7, C: 8}, [Assigned(frozenset({C}))])

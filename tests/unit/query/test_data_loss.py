@@ -567,6 +567,35 @@ def test_a_topic_has_the_id_that_the_coordinator_knows_whose_offset_is_one_in_th
     clients.cluster.close()
 
 
+def test_a_recreated_topic_that_a_lagging_broker_has_under_its_former_id_is_no_truncated_one(
+    fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(fake, failOnDataLoss="false").read_all()
+    fake.freeze_metadata(2)
+    recreated("harmed", 3)(fake)
+    fill(fake, "other", 0, 1)
+    query.until({MARKER})
+    assert "end of the log" not in caplog.text
+    fake.thaw_metadata(2)
+    assert query.until(set(of("harmed", 0, 0, 3))).harmed() == of("harmed", 0, 0, 3)
+
+
+def test_the_end_of_a_former_topic_is_forgotten_if_its_successor_is_known_before_the_first_batch(
+    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(fake, failOnDataLoss="false")
+    ids = query.driver._planner._topic_ids
+
+    def of_the_successor(topics: set[str]) -> dict[str, str]:
+        monkeypatch.undo()
+        recreated("gone", 3)(fake)
+        return ids.of(topics)
+
+    monkeypatch.setattr(ids, "of", of_the_successor)
+    query.driver.plan_batch(query.end, None)
+    assert query.driver.end_offsets().get(TopicPartition("gone", 0)) is None
+
+
 def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
     tracker, me = OffsetTracker(), Membership(owned={HARMED: 1})
     tracker.restore(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]), PinnedStarts())

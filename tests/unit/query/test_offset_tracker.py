@@ -232,6 +232,8 @@ def test_a_late_commit_of_ours_that_moved_the_group_back_is_found_and_repaired(
     tracker = OffsetTracker(hand)
     begin(tracker, A, Start(9, COMMITTED), ours(9))
     tracker.unanswered({A})
+    remove(tracker, A)
+    begin(tracker, A, Start(9, COMMITTED), ours(9))  # in the same generation: its commits are not fenced
     for later, unsettled in ((599.9, {A}), (0.2, set())):
         hand.now += later
         assert tracker.unsettled(OWNER) == unsettled
@@ -337,6 +339,19 @@ def test_a_partition_that_is_lost_again_stays_given_up_where_the_batch_was_lost(
     remove(tracker, A)
     expected = {} if moved else {A: 60}
     assert tracker.logged(frozenset({A}), {"t": ""}).given_up == expected, "an operator's next move is a decision"
+
+
+def test_a_partition_that_is_lost_before_the_first_batch_of_a_lineage_is_not_given_up_in_the_one_before() -> None:
+    tracker = OffsetTracker()
+    begin(tracker, A, Start(25, MOVED, None), CommittedOffset(25), 7)
+    plan(tracker, 65)
+    remove(tracker, A)
+    begin(tracker, A, Start(0, MOVED, None), CommittedOffset(0), 8)
+    complete(tracker)
+    tracker.reserve(frozenset({A}))  # a batch from 0 on, which is not planned yet
+    remove(tracker, A)
+    found = tracker.logged(frozenset({A}), {"t": ""})
+    assert (found.ranges[A].end, found.given_up) == (65, {}), "an operator may have moved it to 15 since"
 
 
 def test_a_partition_that_is_lost_before_the_batch_that_reads_it_is_recorded_starts_behind_that_batch() -> None:

@@ -433,6 +433,28 @@ def test_latest_is_kept_if_its_partition_is_lost_before_the_commit(world: World,
     assert query.assign().positions() == {A: 10, B: 5}
 
 
+@pytest.mark.parametrize("meanwhile", ["before", "after"])
+def test_a_batch_that_is_logged_while_a_pinned_start_is_looked_up_does_not_make_an_added_partition_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    query = Query(world, startingOffsets="latest")
+    logged = query.tracker.logged
+
+    def of_then(*args: Any) -> Any:
+        if meanwhile == "before":
+            query.tracker.planned(first)
+        found = logged(*args)
+        if meanwhile == "after":
+            query.tracker.planned(first)
+        return found
+
+    query.assign_without_commit()
+    first = BatchOffset.of(OffsetRange(*tp, at, at) for tp, at in query.positions().items())
+    query.lose(A, B)
+    monkeypatch.setattr(query.tracker, "logged", of_then)
+    assert query.assign().positions() == {A: 10, B: 5}
+
+
 def test_a_replayed_batch_that_others_have_read_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.offsets = {A: ours(7), B: ours(0)}
     query = Query(world)

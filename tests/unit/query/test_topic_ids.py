@@ -83,6 +83,7 @@ def test_one_broker_with_the_former_id_decides_nothing(fake: FakeKafka, cluster:
     fake.clear_faults()
     assert ids.of({"t"}) == {"t": str(fake.ids["t"])}
     lags(fake, former)
+    assert ids.under_other_ids({"t"}) == {"t"}
     for _ in range(20):  # whichever broker is asked first
         cluster.invalidate_topics({"t"})
         assert ids.recreated({"t"}) == {}
@@ -101,6 +102,19 @@ def test_a_query_starts_if_one_broker_does_not_know_its_topic_and_the_other_answ
     monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", 0.0)
     lags(fake)
     fake.next("Metadata", Fault(drop="before", broker=2), times=5)
+    assert TopicValidator(cluster, Subscription(("t",)), True, monotonic).find(logged=())["t"].partitions
+
+
+def test_a_topic_without_leaders_at_the_start_has_the_whole_time_to_get_them(
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", 0.0)
+
+    def without_leaders(answer: Any) -> None:
+        for topic in answer.topics:
+            topic.error_code, topic.partitions = 5, []
+
+    fake.next("Metadata", Fault(edit=without_leaders), times=8)
     assert TopicValidator(cluster, Subscription(("t",)), True, monotonic).find(logged=())["t"].partitions
 
 
