@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.__main__ import try_mutant
 from tests.simulation.find import FAILURES
 from tests.simulation.mutants import MUTANTS, Mutant
-from tests.simulation.scenario import PROTOCOLS, Result, run
+from tests.simulation.scenario import KINDS, Result, run
 from tests.simulation.shrink import shrink
 from tests.simulation.substitution import substituted
 
@@ -22,7 +22,7 @@ def check(result: Result) -> None:
         pytest.fail(f"{result.failure}\nmake sim SEED={result.seed} PROTOCOL={result.protocol}\n{story}", pytrace=False)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", KINDS)
 def test_no_sentence_breaks_in_simulated_runs(protocol: str) -> None:
     with substituted():
         for seed in range(5000, 5020):
@@ -36,7 +36,7 @@ def test_no_sentence_breaks_with_fresh_seeds() -> None:
     with substituted():
         while time.monotonic() < until:
             seed += 1
-            for protocol in PROTOCOLS:
+            for protocol in KINDS:
                 check(run(seed, protocol))
 
 

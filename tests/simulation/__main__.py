@@ -1,7 +1,7 @@
 """The command ``make sim``: runs seeds, and tells the story of one that fails.
 
     SEED=17 PROTOCOL=consumer   repeats one run, with the product's log
-    SEEDS=1000                  runs as many seeds of each protocol, or SECONDS=3600 as many as fit
+    SEEDS=1000                  runs as many seeds of each kind, or SECONDS=3600 as many as fit
     MUTANT=A1                   runs until a mistake that is put into the product is found; MUTANT=all tries each
 
 A failure prints the command that repeats it, and its story with all that does not matter left out.
@@ -26,7 +26,7 @@ from typing import Any
 
 from tests.simulation.find import BY_KEPT, FAILURES, KEPT
 from tests.simulation.mutants import MUTANTS, Mutant, apply
-from tests.simulation.scenario import PROTOCOLS, Result, run
+from tests.simulation.scenario import KINDS, Result, run
 from tests.simulation.shrink import shrink
 from tests.simulation.substitution import substituted
 
@@ -42,12 +42,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=500, help="runs of each protocol")
     parser.add_argument("--seconds", type=float, help="runs as many seeds as fit into this time instead")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
-    parser.add_argument("--protocol", choices=PROTOCOLS, help="the group protocol; default: both")
+    parser.add_argument("--protocol", choices=KINDS, help="the group protocol, or reads; default: all")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--mutant", help="puts this mistake into the product first; all: one after the other")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds of processor time for each of all mutants")
     options = parser.parse_args()
-    protocols = [options.protocol] if options.protocol else list(PROTOCOLS)
+    protocols = [options.protocol] if options.protocol else list(KINDS)
     if options.mutant:
         return try_mutants(options.mutant, options.limit, options.processes)
     if options.seed is not None:

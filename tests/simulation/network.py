@@ -34,6 +34,7 @@ ERRORS: dict[str, tuple[int, ...]] = {
     "ListOffsets": (3, 5, 6, 7, 74, 75),
     "OffsetForLeaderEpoch": (6, 74, 75),
     "Metadata": (3, 5),
+    "Fetch": (6, 9, 56, 74, 75, 100),
 }
 """Error codes that heal, by request. A broker that is upgraded, or a full group, may refuse a member for a while."""
 
@@ -291,6 +292,14 @@ class Channel:
             self.arrived.append((number, response))
             self._wake()
 
+    def is_set(self) -> bool:
+        """Whether something can be received."""
+        return bool(self.arrived) or self.ended
+
+    def waiting(self, thread: Thread) -> None:
+        """What arrives wakes this thread, which waits for something else too."""
+        self._waiting.append(thread)
+
     def wait(self, deadline: Deadline) -> bool:
         """Waits until a response has come or the connection has ended; false at the deadline."""
         run, wakeup = self.network.run, deadline.wakeup
@@ -299,7 +308,7 @@ class Channel:
                 assert isinstance(wakeup, Wakeup)
                 if wakeup.is_set():
                     raise Interrupted
-            if self.arrived or self.ended:
+            if self.is_set():
                 return True
             if run.now >= deadline.at:
                 return False
@@ -378,18 +387,36 @@ class Connection(connection.Connection):
                 response = self._decoded(sent.request, memoryview(response))
             self._throttle.record(getattr(response, "throttle_time_ms", 0) / 1000)
             if sent.request.name.endswith(LIVENESS) and response.error_code in (0, REBALANCING):
-                self.network.heard[channel.process.name] = sent.sent_at
+                heard, name = self.network.heard, channel.process.name
+                heard[name] = max(sent.sent_at, heard.get(name, 0.0))  # a sync is answered after later heartbeats
                 joins = sent.request.name in ("SyncGroupRequest", "ConsumerGroupHeartbeatRequest")
                 if joins and not response.error_code and getattr(sent.request, "member_epoch", 0) >= 0:
                     self.network.members.add(channel.process.name)
             return response
 
-    def _decoded(self, request: Any, frame: memoryview) -> Any:
+    def receive_raw(self, deadline: Deadline) -> connection.Response:
+        sent = self._in_flight[0]
+        with self._close_on_failure(sent, deadline):
+            channel: Any = self._open_socket()
+            _, frame = channel.receive(deadline)
+            self._in_flight.popleft()
+            self.responded_at = self.network.run.now
+            response = self._response(sent.request, memoryview(frame))
+            self._throttle.record(response.throttle_time())
+            return response
+
+    def fileno(self) -> Any:
+        return self._open_socket()
+
+    def _response(self, request: Any, frame: memoryview) -> connection.Response:
         header = connection.header_size(request, frame)
         if header is None:
             raise self._malformed_response(request)
+        return connection.Response(request, frame[header:], bytearray())
+
+    def _decoded(self, request: Any, frame: memoryview) -> Any:
         try:
-            return connection.Response(request, frame[header:], bytearray()).decode()
+            return self._response(request, frame).decode()
         except Exception as error:
             raise self._malformed_response(request) from error
 

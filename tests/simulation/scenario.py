@@ -14,11 +14,13 @@ from tests.fake import FakeKafka
 from tests.fake.log import FakeLog
 from tests.simulation import aims, network, spark, substitution
 from tests.simulation.chance import Chance
+from tests.simulation.reads import READS, Reads
 from tests.simulation.scheduler import Lock, Scheduler, Thread
 from tests.simulation.spark import Query
 from tests.simulation.truth import Broken, Truth
 
 PROTOCOLS = ("classic", "consumer")
+KINDS = (*PROTOCOLS, READS)
 OTHERS_REQUESTS = {"classic": ("ConsumerGroupHeartbeat",), "consumer": ("SyncGroup", "Heartbeat")}
 GROUP = "g"
 HEALED_WITHIN = 120.0
@@ -749,7 +751,9 @@ def run(seed: int, protocol: str, *, kept: Mapping[str, Any] | None = None, verb
         logger.setLevel(logging.CRITICAL + 1)
     failure: BaseException | None = None
     try:
-        scheduler.run(lambda: Scenario(scheduler, chance, protocol, story).conduct())
+        reads = protocol == READS
+        of = Reads(scheduler, chance, story.told) if reads else Scenario(scheduler, chance, protocol, story)
+        scheduler.run(of.conduct)
     except Exception as error:
         failure = error
     finally:

@@ -32,6 +32,7 @@ MODULES = (
     "spark_group_source.group.classic",
     "spark_group_source.group.consumer",
     "spark_group_source.group.manual_assignment",
+    "spark_group_source.fetch.reader",
     "spark_group_source.fetch.size_samples",
     "tests.fake",
     "tests.simulation.spark",
@@ -64,8 +65,13 @@ def sleep(seconds: float) -> None:
 
 
 def poll_readable(descriptors: Iterable[Any], seconds: float) -> set[Any]:
-    (wakeup,) = descriptors
-    return {wakeup} if wakeup.wait(seconds) else set()
+    run, waited = scheduler.scheduler(), list(descriptors)
+    until = run.now + seconds
+    while not (ready := {each for each in waited if each.is_set()}) and run.now < until:
+        for each in waited:
+            each.waiting(run.me())
+        run.block(until)
+    return ready
 
 
 TIME = SimpleNamespace(
@@ -152,7 +158,8 @@ def substituted(*tests: str) -> Iterator[None]:
             put(module, "Connection", network.Connection)
     modules = sys.modules
     put(modules["spark_group_source.group.member"], "WakeupPipe", scheduler.Wakeup)
-    put(modules["spark_group_source.wire.waiting"], "poll_readable", poll_readable)
+    for name in ("wire.waiting", "fetch.reader"):
+        put(modules[f"spark_group_source.{name}"], "poll_readable", poll_readable)
     put(modules["tests.fake.kafka"], "FakeBroker", network.Broker)
     stream = modules["spark_group_source.spark.stream"]
     put(stream, "NotificationClient", modules["tests.simulation.spark"].Notifications)
