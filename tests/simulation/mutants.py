@@ -267,12 +267,6 @@ MUTANTS: tuple[Mutant, ...] = (
         (("group/member.py", "self._apply(Tick())\n            readable", "readable"),),
     ),
     Mutant(
-        "M13",
-        3,
-        "a revocation does not hear of a commit that succeeded, and waits until its timeout",
-        (("query/committer.py", ")\n            self._member.commits_changed()", ")"),),
-    ),
-    Mutant(
         "M14",
         3,
         "a revocation that waits for the lookup of a start does not hear of it if there is nothing to commit",

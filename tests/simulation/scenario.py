@@ -632,9 +632,8 @@ class Scenario:
 
     def _learned_late(self) -> None:
         """What happens next, one broker learns late, perhaps while another one does not answer."""
-        if len(self.kafka.brokers) > 1 and self.chance.flag(
-            "a broker learns it late", self._if((aims.TOPICS,), 0.6, 0.1)
-        ):
+        likely = self._if((aims.TOPICS,), 0.6, 0.1)
+        if not self.healed and len(self.kafka.brokers) > 1 and self.chance.flag("a broker learns it late", likely):
             self._stale_metadata()
             if self.chance.flag("and another one hangs", 0.3):
                 self._broker_hangs()

@@ -795,7 +795,8 @@ class Truth:
         if request.member_id and owner != request.member_id:
             raise Broken(f"I4: {process.name} commits {topic}-{number}, which it does not own")
         fallen = set(range(offset, at.committed or 0)) - at.repeatable
-        if at.by == member and fallen and self.calm:
+        hesitated = self.hesitates_until > self.run.now - SOON  # before it sent an earlier one
+        if at.by == member and fallen and self.calm and not hesitated:
             raise Broken(f"I4: {process.name} commits {offset} of {topic}-{number} after {at.committed}")
         at.repeatable |= fallen
         # A commit without room for its tag cannot be told from an operator's, so nothing repairs what it moves back.
