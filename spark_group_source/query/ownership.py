@@ -124,9 +124,8 @@ class AssignedPartitions:
         return bool(self._unresolved(me) or self.tracker.pending(me) or self.tracker.unsettled(me))
 
     def _unresolved(self, me: Membership) -> Partitions:
-        """While a revocation is pending, which has a deadline, only those partitions for which one waits."""
-        unresolved = self.tracker.unresolved(me)
-        return unresolved & self.tracker.uncommitted() if me.phase is Phase.REVOKING else unresolved
+        """Of those that are revoked, only the ones for which the revocation waits: it has a deadline."""
+        return self.tracker.unresolved(me) - (me.revoking - self.tracker.uncommitted())
 
     def verify(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> None:
         """Makes commits pending again that a late one has moved back: its answer never came. Caller: both threads."""

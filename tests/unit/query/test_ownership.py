@@ -319,6 +319,7 @@ def test_a_revocation_waits_until_the_start_is_looked_up_but_for_no_leader(world
     assert max(world.waits) <= 5.0, "a revocation has a deadline"
     assert (query.tracker.awaited(), query.tracker.unresolved(OWNER)) == (frozenset(), frozenset({B}))
     assert query.retry_due(revoking) == math.inf
+    assert query.retry_due(replace(revoking, revoking=frozenset({A}))) < math.inf, "it keeps the other one"
 
 
 @pytest.mark.parametrize("moved_by", ["rewind", "recreation"])
