@@ -202,7 +202,7 @@ class Member:
     def _apply(self, event: Event) -> None:
         """Applies one event; the caller holds the lock."""
         # A revocation waits for what is pending now. A success extends the session before the clock is checked.
-        pending = () if isinstance(event, Tick) else (AwaitedChanged(self._offsets.awaited()),)
+        pending = () if isinstance(event, (Tick, AwaitedChanged)) else (AwaitedChanged(self._offsets.awaited()),)
         for each in (*pending, event, Tick()) if isinstance(event, SessionExtended) else (*pending, Tick(), event):
             before = self._state
             self._state, actions = self._protocol.state_machine(

@@ -402,12 +402,7 @@ class OffsetTracker:
         logged = logged if logged is not None and may_be_same(logged.topic_id, topic_id) else None
         owned.start, owned.lineage, owned.topic_id, owned.epoch = start, lineage, topic_id, start.epoch
         owned.position = owned.completed = start.offset
-        if (
-            start.rule is StartRule.LOGGED
-            and self._in_flight
-            and (read := self._in_flight.ranges.get(tp))
-            and read.size
-        ):
+        if start.rule is StartRule.LOGGED and (read := self._read_in_flight(tp)):
             # The checkpointed end offset is that of the batch in flight, of which nothing is completed.
             owned.completed = read.start
         # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch may be logged.
@@ -457,6 +452,11 @@ class OffsetTracker:
         """The batch that Spark has and has not completed, as far as the source knows."""
         with self._lock:
             return self._in_flight
+
+    def _read_in_flight(self, tp: TopicPartition) -> OffsetRange | None:
+        """What the batch in flight reads of a partition."""
+        read = None if self._in_flight is None else self._in_flight.ranges.get(tp)
+        return read if read is not None and read.size else None
 
     def reserve(self, partitions: Partitions) -> None:
         """A batch that is to be planned next reads these: a revocation waits for it. Caller: the member, for the query,
@@ -536,7 +536,8 @@ class OffsetTracker:
     def unsettled(self, me: Membership) -> Partitions:
         """Partitions of ``me`` whose committed offset a late commit may still move back."""
         with self._lock:
-            return frozenset(tp for tp, until in self._unsettled.items() if self._clock() < until and tp in me.owned)
+            now = self._clock()
+            return frozenset(tp for tp, until in self._unsettled.items() if now < until and tp in me.owned)
 
     def verify(self, found: Mapping[TopicPartition, CommittedOffset]) -> Partitions:
         """Makes the commits pending again that a late one of ours has moved back, as the group's offsets show.

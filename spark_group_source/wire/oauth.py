@@ -357,9 +357,10 @@ def _seconds(date: str, default: float) -> float:
 
 
 def _expired(lifetime: float, server_now: float, now: float) -> str:
-    happened = f"issued a token that expired {abs(lifetime):.0f} s ago"
     if lifetime > 0:
         happened = f"issued a token that is valid for {lifetime:.1f} s only"
+    else:
+        happened = f"issued a token that expired {abs(lifetime):.0f} s ago"
     ahead = now - server_now
     if abs(ahead) < CLOCK_TOLERANCE:
         return happened
@@ -406,7 +407,7 @@ def post(
         return _answer(urllib.request.build_opener(_NoRedirect(), _Http(limit, context)), request)
     except (OSError, http.client.HTTPException, ValueError) as error:
         if limit.expired:
-            raise TimeoutError(f"no whole response within {timeouts[1]:.1f} s") from None
+            raise TimeoutError(f"no whole response within {limit.read_timeout:.1f} s") from None
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise (reason if isinstance(reason, OSError) else OSError(str(reason) or repr(reason))) from None
     finally:
@@ -453,7 +454,7 @@ class _TimeLimit:
     """Ends a connection when its time is over, even if the server sends a byte now and then."""
 
     def __init__(self, timeouts: tuple[float, float]) -> None:
-        self._connect_timeout, self._read_timeout = timeouts
+        self.connect_timeout, self.read_timeout = timeouts
         self._socket: socket.socket | None = None
         self._timer: threading.Timer | None = None
         self.expired = False
@@ -473,11 +474,11 @@ class _TimeLimit:
             self._socket.close()
 
     def _connect(self, address: tuple[str, int], *_: Any) -> socket.socket:
-        sock = socket.create_connection(address, self._connect_timeout)
-        sock.settimeout(self._read_timeout)
+        sock = socket.create_connection(address, self.connect_timeout)
+        sock.settimeout(self.read_timeout)
         # A socket of its own for the same connection: the other one may be closed, or wrapped in TLS.
         self._socket = socket.socket(fileno=os.dup(sock.fileno()))
-        self._timer = threading.Timer(self._read_timeout, self._expire)
+        self._timer = threading.Timer(self.read_timeout, self._expire)
         self._timer.daemon = True
         self._timer.start()
         return sock

@@ -39,7 +39,7 @@ def main() -> int:
         prog="make sim", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--seed", type=int, help="repeats this run only")
-    parser.add_argument("--seeds", type=int, default=500, help="runs of each protocol")
+    parser.add_argument("--seeds", type=int, default=500, help="runs of each kind")
     parser.add_argument("--seconds", type=float, help="runs as many seeds as fit into this time instead")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--protocol", choices=KINDS, help="the group protocol, or reads; default: all")

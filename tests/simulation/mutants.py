@@ -94,7 +94,7 @@ MUTANTS: tuple[Mutant, ...] = (
             (
                 "query/offset_tracker.py",
                 "        if committed is not None and not outdated_tag:\n",
-                "        owned.committed = owned.completed if tp in self._reading else None\n"
+                "        owned.committed = owned.completed if self._read_in_flight(tp) else None\n"
                 "        if committed is not None and not outdated_tag:\n",
             ),
         ),

@@ -55,10 +55,8 @@ class Reads:
         self.heals_at = chance.number("heals at", 8.0, 3.0, 25.0)
         self.content: dict[int, dict[int, bytes]] = defaultdict(dict)
         """By partition, the value at each offset that has a record now."""
-        self.gone: set[bytes] = set()
-        """Values that a log once had."""
         self.lost: set[tuple[int, int]] = set()
-        """Offsets that a log once had, also those without a record."""
+        """Offsets that a log has lost since the last plan, also those without a record."""
         self.values = 0
 
     def conduct(self) -> None:
@@ -75,6 +73,7 @@ class Reads:
         cluster, starts = Cluster(wire), defaultdict[int, int](int)
         for number in range(TASKS):
             ranges = list(self._plan(starts))
+            self.lost.clear()
             planned = {(each.partition, at): value for each in ranges for at, value in self._in(each)}
             self.told(f"task {number} reads {', '.join(map(str, ranges))}")
             found: list[Any] = []
@@ -113,14 +112,13 @@ class Reads:
             of_one = [at for each, at in read if each == number]
             if of_one != sorted(set(of_one)):
                 raise Broken(f"rows of partition {number} are not in order, or twice: {of_one}")
-        missing = {at: value for at, value in planned.items() if at not in set(read)}
         lost = any((each.partition, at) in self.lost for each in ranges for at in range(each.start, each.end))
         if isinstance(failure, DataLoss) and self.fails and lost:
             self.told(f"the query ends: {failure}")
             return False
         if failure is not None:
             raise Broken(f"a task ends with {failure!r}") from failure
-        if unread := [at for at, value in missing.items() if self.fails or value not in self.gone]:
+        if unread := sorted(planned.keys() - set(read) - (set() if self.fails else self.lost)):
             raise Broken(f"{unread[:5]} are not read")
         return True
 
@@ -174,10 +172,8 @@ class Reads:
 
     def _lose(self, number: int, end: int, keeps: Callable[[int], bool]) -> None:
         """A log that ended there loses what it does not keep."""
-        before = self.content[number]
         self.lost |= {(number, at) for at in range(end) if not keeps(at)}
-        self.content[number] = {at: value for at, value in before.items() if keeps(at)}
-        self.gone |= {value for at, value in before.items() if not keeps(at)}
+        self.content[number] = {at: value for at, value in self.content[number].items() if keeps(at)}
 
     def _elect(self) -> None:
         number, leader = self._partition(), self._broker().node

@@ -750,9 +750,10 @@ def run(seed: int, protocol: str, *, kept: Mapping[str, Any] | None = None, verb
         logger.setLevel(logging.CRITICAL + 1)
     failure: BaseException | None = None
     try:
-        reads = protocol == READS
-        of = Reads(scheduler, chance, story.told) if reads else Scenario(scheduler, chance, protocol, story)
-        scheduler.run(of.conduct)
+        if protocol == READS:
+            scheduler.run(lambda: Reads(scheduler, chance, story.told).conduct())
+        else:
+            scheduler.run(lambda: Scenario(scheduler, chance, protocol, story).conduct())
     except Exception as error:
         failure = error
     finally:

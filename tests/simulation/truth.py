@@ -464,6 +464,11 @@ class Truth:
                         at.done |= batch.offsets(key)
                 at.repeatable |= set(range(start, LAST))
 
+    def _ignore_reset(self, query: Query, at: Partition) -> None:
+        """A query continues where it was before another one's reset, of which it has never heard."""
+        if at.reset_by not in ("", query.name):
+            at.done |= at.before
+
     def _is_to_reset(self, query: Query, key: Key) -> bool:
         first = key in self.first_assigned.get(query.name, ()) or "assign" in query.options
         return first and key in self.resets.get(query.name, ())
@@ -479,8 +484,7 @@ class Truth:
         self._reset(query, key, start, self.kafka.logs[topic][key[2]])
         if not at.started:
             self._check_first(query, key, topic, start)
-        if at.reset_by not in ("", query.name):
-            at.done |= at.before
+        self._ignore_reset(query, at)
         skipped = _missing(at.done, 0, start)
         saw_cut = read.epoch > UNKNOWN_EPOCH and read.end > at.end_before_cut
         if skipped and (saw_cut or not self._cut_unseen(at, topic, read.partition, read.epoch)):
@@ -787,8 +791,7 @@ class Truth:
         if not at.started:
             self._check_first(query, key, topic, offset)
         # A late request of a query that is gone, or whose offset was overtaken, changes nothing that is done.
-        if at.reset_by not in ("", query.name):
-            at.done |= at.before
+        self._ignore_reset(query, at)
         if offset == at.committed:  # of a reset whose commit has never arrived, no other member knows
             at.done |= set(range(offset))
         unread = _missing(at.done, 0, offset)
@@ -949,10 +952,11 @@ class Truth:
             client = self._clients.get(removal.member_id, "")
             if removal.why == "rebalance timeout" and self._is_alive(client, self.joined) and self.calm:
                 raise Broken(f"I3: {client} is removed, which has not given up its partitions in time")
-            for query in self.queries.values() if client else ():
-                if query.client in client and removal.why in ("session", "rebalance timeout"):
-                    self._may_be_repeated(query, self.open[query.name].ranges)
-                    self.unaware |= {query.name} if removal.why != "session" else set()
+            timed_out = client and removal.why in ("session", "rebalance timeout")
+            for query in [each for each in self.queries.values() if timed_out and each.client in client]:
+                self._may_be_repeated(query, self.open[query.name].ranges)
+                if removal.why == "rebalance timeout":
+                    self.unaware.add(query.name)
         self._removals = len(self.kafka.removals)
 
     def _check_progress(self, queries: list[Query]) -> None:
