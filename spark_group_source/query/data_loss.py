@@ -192,8 +192,8 @@ class DataLossCheck:
         end_offsets = self._end_offsets.of(positions)
         diverged = self._epochs.diverged(owned, self._end_offsets.epochs)
         past_end = {tp: positions[tp] for tp, end in end_offsets.items() if end < positions[tp]}
-        truncated = {} if diverged else self.truncated_before(past_end)
-        diverged = self._in_same_topics(diverged)
+        truncated = {} if diverged else self._end_offsets.truncated_before(self._epochs.confirmed(past_end))
+        diverged, truncated = self._in_same_topics(diverged), self._in_same_topics(truncated)
         # These lookups may have refreshed the metadata of the topics.
         if self._raise_or_restart_recreated(topics, me):
             return None
@@ -201,10 +201,6 @@ class DataLossCheck:
             return end_offsets
         self._raise_or_rewind(diverged, truncated, owned, me)
         return None
-
-    def truncated_before(self, offsets: Offsets) -> dict[TopicPartition, int]:
-        """The ends of those logs that were truncated before the offset."""
-        return self._in_same_topics(self._end_offsets.truncated_before(self._epochs.confirmed(offsets)))
 
     def _in_same_topics(self, lost: Mapping[TopicPartition, Loss]) -> dict[TopicPartition, Loss]:
         """Without topics that a broker knows under another id: they were recreated, and other brokers lag behind."""

@@ -370,17 +370,20 @@ class OffsetTracker:
         starts: Mapping[TopicPartition, Start],
         committed: Mapping[TopicPartition, CommittedOffset],
         ids: Mapping[str, str],
+        began_at: float,
     ) -> dict[TopicPartition, Start]:
         """Records the start positions of partitions that have the same record as when their ``lookup`` began.
 
         Of the others, a next owner may have moved them since: they are looked up again. ``committed`` is what the group
-        has, and ``ids`` are the topics' ids, as far as they are known. Returns the starts that were recorded.
+        has, and ``ids`` are the topics' ids, as far as they are known. ``began_at`` is when the lookup began, in
+        seconds since 1970: what others decide later applies. Returns the starts that were recorded.
         """
         with self._lock:
             unchanged = {tp for tp, owned in lookup.items() if self._owned.get(tp) is owned}  # 6: no outdated start
             starts = {tp: start for tp, start in starts.items() if tp in unchanged}
             self._lineage = max([self._lineage, *(commit.lineage for commit in committed.values())])
-            new_lineage = self._begin_lineage() if any(at.lineage is None for at in starts.values()) else self._lineage
+            moved = any(start.lineage is None for start in starts.values())
+            new_lineage = self._begin_lineage(began_at) if moved else self._lineage
             for tp, start in starts.items():
                 lineage = new_lineage if start.lineage is None else start.lineage
                 self._start(tp, start, lineage, committed.get(tp), ids)
@@ -422,9 +425,9 @@ class OffsetTracker:
         if start.lineage is None and committed is not None:
             self._replaced[tp] = lineage, committed
 
-    def _begin_lineage(self) -> int:
+    def _begin_lineage(self, at: float) -> int:
         """A lineage that is later than all others this query has seen, also if the clocks of two machines differ."""
-        self._lineage = max(round(time.time() * 1000), self._lineage + 1)
+        self._lineage = max(round(at * 1000), self._lineage + 1)
         return self._lineage
 
     # Position ──▶ in flight ──▶ completed.
@@ -615,7 +618,7 @@ class OffsetTracker:
             self._pinned = self._pinned.without(
                 tp for tp in self._pinned.offsets.keys() | self._pinned.resets if tp.topic in ids
             )
-            lineage = self._begin_lineage()
+            lineage = self._begin_lineage(time.time())
             for tp, owned in self._owned.items():
                 if tp.topic in ids and not (owned.start and owned.topic_id == ids[tp.topic]):
                     self._owned[tp] = owned.unstarted(owned.lookups)
@@ -636,7 +639,7 @@ class OffsetTracker:
         A partition that is not where it was ``before``, because the other thread has started it since, stays there.
         """
         with self._lock:
-            lineage = self._begin_lineage()
+            lineage = self._begin_lineage(time.time())
             for tp in offsets.keys() & self._owned.keys():
                 was, now, offset, epoch = before[tp], self._owned[tp], offsets[tp], epochs[tp]
                 if now.start and (was.topic_id, was.position) == (now.topic_id, now.position):

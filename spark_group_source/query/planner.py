@@ -129,7 +129,8 @@ class BatchPlanner:
                 return start
             if self._clock() >= wait_until:
                 return self._plan(start, limits, me, must_log=True)
-            truncated = self._data_loss.truncated_before(target.unreached)
+            # Also what is recreated, by now with fewer records than the target.
+            truncated = self.end_offsets.truncated_before(self._epochs.confirmed(target.unreached))
             self._data_loss.raise_or_accept_truncated(truncated, target.unreached, "where this run was to end")
             target.lower(truncated)
             target.wait()

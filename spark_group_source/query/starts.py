@@ -244,7 +244,7 @@ class StartOffsetResolver:
             OptionError: the options name no starting offset, or the group has other commits.
             GroupSourceError: the group or the leaders do not answer, or reject the request.
         """
-        partitions: Partitions = frozenset(lookup)
+        partitions, began_at = frozenset(lookup), time.time()
         # First, and as the coordinator knows them: a commit is of this topic or a later one.
         ids = _answered(clients.offsets.topic_ids({tp.topic for tp in partitions}, deadline))
         commits = self._committed(partitions, me, clients, deadline)
@@ -267,7 +267,7 @@ class StartOffsetResolver:
         of_new = self._look_up(Earliest(), StartRule.RECREATED, without_start & logged.recreated, clients, deadline)
         starts |= {tp: start._replace(lineage=None) for tp, start in of_new.items()}
         starts = self._moved_by_callback(starts, logged.ranges)
-        recorded = self._tracker.record_starts(lookup, starts, commits, ids)
+        recorded = self._tracker.record_starts(lookup, starts, commits, ids, began_at)
         for tp in recorded:
             self._replayed.pop(tp, None)  # one by one: the other thread may be recording other partitions
         log_starts(self._group_id, recorded)

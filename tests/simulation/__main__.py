@@ -134,7 +134,8 @@ def try_mutants(name: str, limit: float, processes: int) -> int:
                 print("\n".join(found["story"]), f"\n         => {found['broken']}")
             missed += not found
             if found and not found["how"].startswith(BY_KEPT):
-                FAILURES[mutant.name] = {key: found[key] for key in ("protocol", "seed", "broken", "kept")}
+                kept = {key: found[key] for key in ("protocol", "seed", "broken", "kept")}
+                FAILURES[mutant.name] = FAILURES.get(mutant.name, {}) | kept
                 lines = (f"{json.dumps(name)}: {json.dumps(each)}" for name, each in FAILURES.items())
                 KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{len(chosen) - missed} of {len(chosen)} mistakes are found")
@@ -144,7 +145,7 @@ def try_mutants(name: str, limit: float, processes: int) -> int:
 def breaks_without(found: dict[str, Any]) -> bool:
     """Whether the product breaks without the mistake, too: then the run shows something else, and tells its seed."""
     with substituted():
-        result = run(found["seed"], found["protocol"])
+        result = run(found["seed"], found["protocol"], kept=found["kept"])
     if result.failure is not None:
         print(f"Not a mistake: {result.protocol} seed {result.seed}: {result.failure}", flush=True)
     return result.failure is not None

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_NOT_AIMED = object()
 
 
 class Chance:
@@ -18,22 +19,35 @@ class Chance:
 
     Args:
         kept: the draws that are not ordinary, to replay; ``None`` to draw.
+        aim: what some draws shall be, by their key or by their kind: the place among the others or the number, ``None``
+            for what is ordinary, or for a pick a float: with which probability it is not ordinary.
     """
 
-    def __init__(self, seed: int, kept: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, seed: int, kept: Mapping[str, Any] | None = None, aim: Mapping[str, float | None] | None = None
+    ) -> None:
         self._draw = None if kept is not None else random.Random(seed).random
         self.kept: dict[str, Any] = {}
         self._replayed = kept or {}
+        self._aim = aim or {}
         self._counts: dict[str, int] = defaultdict(int)
+
+    def _aimed(self, kind: str) -> Any:
+        return self._aim.get(f"{kind} #{self._counts[kind]}", self._aim.get(kind, _NOT_AIMED))
 
     def pick(self, kind: str, ordinary: T, others: Sequence[T], probability: float, weights: Sequence[float] = ()) -> T:
         """Returns ``ordinary``, or with this probability one of the others: each as likely as its weight says, or all
         equally likely. The weights do not matter in a replay."""
         self._counts[kind] += 1
+        aimed = self._aimed(kind)
+        if aimed is None or isinstance(aimed, float):
+            probability, weights = aimed or 0.0, ()
         if self._draw is None:
             index = self._replayed.get(f"{kind} #{self._counts[kind]}")
             if index is None or index >= len(others):
                 return ordinary
+        elif isinstance(aimed, int) and aimed < len(others):
+            index = aimed
         elif not others or probability <= 0 or (weights and not any(weights)) or self._draw() >= probability:
             return ordinary
         elif weights:
@@ -61,6 +75,10 @@ class Chance:
             if value is None:
                 return ordinary
             value = min(max(value, low), high)  # a shorter story may ask for it under other circumstances
+        elif (aimed := self._aimed(kind)) is None:
+            return ordinary
+        elif aimed is not _NOT_AIMED:
+            value = aimed
         elif self._draw() >= probability:
             return ordinary
         else:

@@ -13,7 +13,8 @@ from tests.simulation.shrink import shrink
 from tests.simulation.substitution import substituted
 
 KEPT = Path(__file__).with_name("failures.json")
-"""By mutant: the group protocol, the seed, what broke, and the draws that are not ordinary; null: all of the seed."""
+"""By mutant: the group protocol, the seed, what broke, and the draws that are not ordinary; null: all of the seed. A
+search that is aimed runs seeds with these draws: see ``Chance``."""
 
 BY_KEPT = "by its kept decisions"
 
@@ -21,12 +22,13 @@ FAILURES: dict[str, dict[str, Any]] = json.loads(KEPT.read_text()) if KEPT.exist
 
 
 def find(name: str, seconds: float) -> dict[str, Any]:
-    """First repeats the decisions that are kept for this mistake, then runs seeds until one fails.
+    """First repeats the decisions that are kept for this mistake, then runs aimed seeds until one fails.
 
     ``seconds`` are of processor time, so that a busy machine searches as long as an idle one.
     """
     began, runs = time.process_time(), 0
-    if kept := FAILURES.get(name):
+    kept = FAILURES.get(name, {})
+    if "seed" in kept:
         result = run(kept["seed"], kept["protocol"], kept=kept["kept"])
         if result.failure is not None:
             return told(result, BY_KEPT)
@@ -35,7 +37,7 @@ def find(name: str, seconds: float) -> dict[str, Any]:
         seed += 1
         for protocol in PROTOCOLS:
             runs += 1
-            result = run(seed, protocol)
+            result = run(seed, protocol, aim=kept.get("aim"))
             if result.failure is not None:
                 return told(shrink(result), f"{runs} runs, {time.process_time() - began:.0f} s")
     return {}

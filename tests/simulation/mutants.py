@@ -534,4 +534,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "a partition with a small part of the backlog is never read while others grow, or all if there are many",
         (("query/limits.py", "max(1, max_offsets * backlog // total)", "max_offsets * backlog // total"),),
     ),
+    Mutant(
+        "M54",
+        6,
+        "a move that was looked up long ago counts as later than one that another owner has found since",
+        (("query/starts.py", "commits, ids, began_at)", "commits, ids, time.time())"),),
+    ),
+    Mutant(
+        "M55",
+        10,
+        "a run waits for a topic of another member that is recreated with fewer records than the target",
+        (
+            (
+                "query/planner.py",
+                "self.end_offsets.truncated_before(self._epochs.confirmed(target.unreached))",
+                "self._data_loss._in_same_topics(self.end_offsets.truncated_before(target.unreached))",
+            ),
+        ),
+    ),
 )

@@ -47,6 +47,9 @@ NO_FAULT = Fault()
 FATAL_AT_FIRST = {23, 35, 81, 112}
 """Error codes that end a query which was never a member."""
 
+LATEST = 12.0
+"""Seconds after which a late request has arrived."""
+
 RETRANSMITTED = 0.3
 """Seconds after a cut until what was sent during it arrives."""
 
@@ -217,7 +220,7 @@ class Channel:
         fault = network.fault(self.process, api, getattr(request, "member_epoch", 1))
         latency = run.chance.number(f"latency of {self.process.name}", LATENCY, 0.001, MAX_LATENCY, 0.2)
         if fault == LATE_REQUEST:
-            latency = run.chance.number("late request", 1.0, 0.3, 12.0)
+            latency = run.chance.number("late request", 1.0, 0.3, LATEST)
         if fault in (LOST_REQUEST, LOST_ANSWER):
             run.after(KEEPALIVE, self.cut, awaited=False)
         if fault != LOST_REQUEST:

@@ -735,9 +735,16 @@ QUIET_MEMBERS = 90.0
 """Seconds within which the group forgets the members of killed queries."""
 
 
-def run(seed: int, protocol: str, *, kept: Mapping[str, Any] | None = None, verbose: bool = False) -> Result:
-    """Runs one seed, or what is kept of its draws. The modules must be substituted."""
-    chance = Chance(seed, kept)
+def run(
+    seed: int,
+    protocol: str,
+    *,
+    kept: Mapping[str, Any] | None = None,
+    aim: Mapping[str, float | None] | None = None,
+    verbose: bool = False,
+) -> Result:
+    """Runs one seed, or what is kept of its draws; some are what ``aim`` says. The modules must be substituted."""
+    chance = Chance(seed, kept, aim)
     substitution.generator.seed(seed)
     scheduler = Scheduler(chance, chance.pick("switches", 0.0, (0.02, 0.1, 0.3), 0.7))
     story = Story(scheduler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
@@ -165,7 +166,8 @@ class Life:
         self.reader: Any = None
         self.stopping = Event()
         self.ended = Event()
-        self.replaying = self.ends = False
+        self.replaying = False
+        self.ends_at = math.inf
         self.ready = False
         """Whether it has its starting offsets: then it joins."""
         self.of_process[self.process.name] = self
@@ -176,7 +178,7 @@ class Life:
     def stop(self) -> None:
         """Asks the query to stop, also in a call; ``ended`` is set when it has."""
         self.stopping.set()
-        if not self.ends and self.query.run.chance.flag(f"{self.query.name} is interrupted", 0.5):
+        if self.ends_at > self.query.run.now and self.query.run.chance.flag(f"{self.query.name} is interrupted", 0.5):
             self.query.run.interrupt(self.thread)
 
     def _run(self) -> None:
@@ -208,7 +210,7 @@ class Life:
         except SystemExit:
             pass
         self.thread.interrupted = False  # Spark's further signals are ignored
-        self.ends = True
+        self.ends_at = query.run.now
         query.run.passing(STOPS)
         began = query.run.now
         if self.reader is not None:

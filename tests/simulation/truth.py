@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
@@ -25,7 +26,7 @@ from tests.fake import FakeKafka
 from tests.fake.classic_group import COMPLETING, PREPARING
 from tests.fake.consumer_group import FakeConsumerMember
 from tests.fake.log import FakeLog
-from tests.simulation.network import KEEPALIVE, MAX_LATENCY
+from tests.simulation.network import KEEPALIVE, LATE_REQUEST, LATEST, MAX_LATENCY, REFUSED
 from tests.simulation.scheduler import Process, Scheduler
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ class Partition:
     """The member that committed last."""
     moved_at: float = -1.0
     """When an operator last moved it."""
-    moved_to: int = -1
-    """Where the operator's commit is that the group still has."""
+    moved_to: set[int] = field(default_factory=set)
+    """Where operators' commits were since the last one of a member. Nobody can tell one of them from its repetition."""
     beyond_repair: bool = False
     """Whether a late commit moved the position back that had no room for its tag, or the commit was deleted."""
     owner: str = ""
@@ -99,7 +100,7 @@ class Partition:
     untagged: bool = False
     """Whether the last commit had no room for its tag."""
     without_epoch: bool = False
-    """Whether the position is an operator's, who knows no leader epoch: then an unclean election stays unseen."""
+    """Whether the commit has no leader epoch, as an operator's and the next one: no unclean election shows."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -158,6 +159,9 @@ class Truth:
         """When a partition has a leader again."""
         self.overdue: dict[str, float] = {}
         """When a query last completed a batch that took longer than a revocation waits."""
+        self.failures: dict[str, int] = defaultdict(int)
+        """How many commits of a query suffered since the last that did not."""
+        self.failed_twice: set[str] = set()
         self.faults: list[tuple[float, str]] = []
         """When a message suffered, and which request it was."""
         self._since: dict[tuple[str, str], float] = {}
@@ -197,6 +201,10 @@ class Truth:
     def fault(self, what: str) -> None:
         """One message suffers."""
         self.faults.append((self.run.now, what))
+        if "OffsetCommit" in what:
+            name = what.partition(".")[0]
+            self.failures[name] += 1
+            self.failed_twice |= {name} if self.failures[name] > 1 else set()
         if "JoinGroup" in what:
             self.outage_ends = max(self.outage_ends, self.run.now)  # the group may go on without the member
         self.told(what)
@@ -228,8 +236,8 @@ class Truth:
         at = self.at(key)
         at.moved_at = self.run.now
         at.before |= at.done
-        if offset != at.moved_to:  # or nobody can tell it from the last move
-            at.done = set(range(offset))
+        repeated = offset in at.moved_to or (at.untagged and offset == at.committed)
+        at.done = set(range(offset)) | (at.before if repeated else set())
         for name, batch in self.open.items() if offset >= (at.committed or 0) else ():
             # A move in mid-batch looks like a client's commit: of a batch without a report, and of what faults left
             # uncommitted before the batch that follows.
@@ -240,7 +248,8 @@ class Truth:
                 at.done |= batch.offsets(key)
             at.done |= self.uncommitted.get(name, {}).get(key, set())
         self._may_be_ignored(key, offset)
-        at.started, at.committed, at.by, at.moved_to = True, offset, "operator", offset
+        at.started, at.committed, at.by = True, offset, "operator"
+        at.moved_to.add(offset)
         at.without_epoch = True
         at.repeatable |= set(range(offset, LAST))
 
@@ -254,7 +263,8 @@ class Truth:
         """The group is deleted: its queries continue at their checkpoints, and others as new ones."""
         for (name, _, _), at in self.partitions.items():
             if name == group:
-                at.started, at.committed, at.moved_to = False, None, -1
+                at.started, at.committed = False, None
+                at.moved_to.clear()
                 at.decided.clear()
                 at.done |= at.before
                 at.repeatable |= set(range(LAST))
@@ -263,7 +273,8 @@ class Truth:
         """The group's commit is deleted with those in the topic's former life. Nobody notices before the next one."""
         at = self.at(key)
         at.beyond_repair |= at.started
-        at.started, at.committed, at.moved_to = False, None, -1
+        at.started, at.committed = False, None
+        at.moved_to.clear()
         at.repeatable |= set(range(LAST))
 
     def truncated(self, topic: str, partition: int, start: int) -> None:
@@ -339,6 +350,8 @@ class Truth:
             self.targets[query.name] = dict(ends) if self._informed() else {}
             self.latest_targets.pop(query.name, None)
         self.open[query.name] = Open()
+        self.failed_twice.discard(query.name)
+        self.failures[query.name] = 0
         self.unaware.discard(query.name)
         self.aware_at.pop(query.name, None)
         self.given_up = {lost: where for lost, where in self.given_up.items() if lost[0] != query.name}
@@ -403,8 +416,8 @@ class Truth:
             key = group, read.topic_id, read.partition
             self.at(key).repeatable |= set(range(read.start, read.end)) if lost or replayed else set()
             self.given_up.pop((query.name, key), None)
-            if replayed:
-                self.given_up[query.name, key] = read.start - 1, read.end
+            if replayed or lost:
+                self.given_up[query.name, key] = read.start - replayed, read.end
             if lost and read.topic in self.kafka.logs:
                 done = self.at(key).done if self.at(key).started else set()
                 if self.at(key).moved_at < self.assigned_at.get(query.name, 0.0):  # or the reset came before
@@ -510,7 +523,7 @@ class Truth:
         """I9: no two live queries plan one partition."""
         for name, other in self.open.items():
             rival = self.queries[name]
-            ends = rival.life is None or rival.life.ends  # then Spark has interrupted its batch
+            ends = rival.life is None or rival.life.ends_at <= self.run.now  # then Spark has interrupted its batch
             ends |= self._has_failed(query) or self._has_failed(rival)
             if rival is query or ends or other.done or other.replayed:
                 continue
@@ -529,7 +542,7 @@ class Truth:
 
     def _may_lose(self, query: Query, batch: Open) -> bool:
         """Whether a live query may have lost its partitions in mid-batch: by faults, or because the batch is long."""
-        return not self.calm or batch.lost or self._is_overdue(query, batch)
+        return not self.calm or batch.lost or self._is_overdue(query, batch) or self.outage_ends > batch.planned_at
 
     def _is_overdue(self, query: Query, batch: Open) -> bool:
         """Whether a batch has taken longer than a revocation waits."""
@@ -550,6 +563,7 @@ class Truth:
             other = self.queries[name]
             timeout = other.revocation_timeout
             unreported = not batch.told and self._is_overdue(other, batch)
+            unreported |= other.life is not None and batch.told_at > other.life.ends_at - MAX_LATENCY
             # A short revocation has no time for a batch, a commit without an answer and another one.
             short = timeout < WINDOW / 2 and any(
                 "OffsetCommit" in what and when > self.run.now - WINDOW for when, what in self.faults[-2:]
@@ -587,7 +601,6 @@ class Truth:
             if open_.lost:
                 at.repeatable |= offsets
                 continue
-            at.without_epoch &= open_.replayed
             if open_.replayed and (at.committed or 0) < read.start:
                 continue  # the group has gone back meanwhile
             pending.setdefault(key, set()).update(each for each in offsets if (at.committed or 0) <= each < end)
@@ -647,15 +660,16 @@ class Truth:
     def left(self, query: Query, began: float) -> None:
         """A query has ended in order, which took from ``began`` until now."""
         group = query.options["kafka.group.id"]
-        suffered = sum(at >= began - SOON / 2 for at, _ in self.faults[-2:])
+        suffered = sum(at >= began - SOON / 3 for at, _ in self.faults[-2:])
         life = query.life
         if any(query.client in each.client_id for each in self.kafka.group(group).members.values()):
             query.killed_at = self.run.now  # its member stays, as that of a killed one
-        if not self.calm or life is None or life.process.held_until > began or life.process.name not in self.heard:
+        named = life is not None and (life.process.name in self.heard or "kafka.group.protocol" in query.options)
+        if not self.calm or life is None or life.process.held_until > began or not named:
             return
         mine = [each for each in self.kafka.group(group).members.values() if query.client in each.client_id]
         # A join of this protocol may arrive after the member has left.
-        late = any("ConsumerGroupHeartbeat" in what and when > began - 1.0 for when, what in self.faults[-2:])
+        late = any(LATE_REQUEST in what and when > began - LATEST for when, what in self.faults[-2:])
         late |= self.joins.get(life.process.name, -1.0) > began - MAX_LATENCY
         if mine and suffered < 2 and not (late or query.options.keys() & {"assign", "kafka.group.instance.id"}):
             raise Broken(f"I8: {query.name} has ended, and its member is still in the group")
@@ -675,8 +689,9 @@ class Truth:
         self.told(f"{query.name} ends: {error}")
         self.open[query.name].lost = True  # the member may have failed first
         deleted = "does not exist any more" in f"{error}" and not self._gone(query)
-        if deleted and not self._informed():
-            return  # only brokers that lag behind were asked
+        lagging = self.kafka._frozen
+        if deleted and any(self.kafka.brokers.keys() - view.fenced <= lagging.keys() for view in lagging.values()):
+            return  # a broker lags behind that knows of no other one
         if not self.data_may_be_lost or (deleted and self.recreated_at < self.began[query.name]):
             raise Broken(f"I7: {query.name} ends with a loss that did not happen: {error}")
 
@@ -705,9 +720,9 @@ class Truth:
     def commits_failed(self, query: Query) -> None:
         """A query with ``onCommitFailure=fail`` ended because two commits in a row failed."""
         self.told(f"{query.name} ends, because commits fail")
-        faults = sum(query.name in what and "OffsetCommit" in what for _, what in self.faults)
-        since = max(self.expelled_at, self.hesitates_until)
-        if self.calm and faults < 2 and self.run.now - since > WINDOW + query.slowest_trigger:
+        since = max(self.expelled_at, self.hesitates_until, self.outage_ends)
+        before = min(self.run.now - WINDOW - query.slowest_trigger, self.open[query.name].planned_at)
+        if self.calm and query.name not in self.failed_twice and since < before:
             raise Broken(f"I7: {query.name} ends because of a single commit that failed")
 
     def _gone(self, query: Query) -> set[str]:
@@ -730,6 +745,7 @@ class Truth:
             if end is None or not self.subscribed(query, topic, number):
                 continue
             at = self.at(key)
+            self._ignore_reset(query, at)
             missing = _missing(at.done, log.start, min(end, log.end))
             if at.cut_at >= 0 and (at.committed or 0) >= end:
                 continue  # the group's commit is beyond the target, although its records are not those
@@ -797,6 +813,8 @@ class Truth:
         unread = _missing(at.done, 0, offset)
         if unread and not self._cut_unseen(at, topic, number, part.committed_leader_epoch):
             raise Broken(f"I2: {process.name} commits {offset} of {topic}-{number}, and {_span(unread)} are not read")
+        if not any(REFUSED not in what for when, what in self.faults[-2:] if when > self.run.now - LATEST):
+            self.failures[query.name] = 0  # and the query knows
         member = request.member_id or process.name
         owner = self._owners(group).get((topic, number)) or self.owners.get((group, topic, number))
         if request.member_id and owner != request.member_id:
@@ -810,11 +828,10 @@ class Truth:
         at.beyond_repair = offset < (at.committed or 0) and not part.committed_metadata
         if offset < (at.committed or 0):
             self.moved_at = self.run.now
-        if self.kafka.former_coordinators:  # one may tell the next owner what was committed before
-            at.repeatable |= set(range(at.committed or 0, offset))
         at.started, at.committed, at.by, at.reset_by = True, offset, member, ""
-        at.moved_to = at.moved_to if offset == at.moved_to else -1  # its answer may be lost
+        at.moved_to &= {offset}  # its answer may be lost
         at.untagged = not part.committed_metadata
+        at.without_epoch &= part.committed_leader_epoch == UNKNOWN_EPOCH
         if at.untagged:
             self._may_be_ignored(key, offset)
         for pending in self.uncommitted.values():

@@ -319,6 +319,30 @@ def test_a_log_truncated_during_the_run_fails_the_run_or_lowers_its_target(fake:
         assert fake.group("g").offsets["harmed", 0][0] == 2
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_of_another_member_recreated_during_the_run_fails_the_run_or_lowers_its_target(
+    fake: FakeKafka, fail: str
+) -> None:
+    members: dict[str, Any] = {
+        "kafka.metadata.max.age.ms": "3600000",
+        "failOnDataLoss": fail,
+    }  # no rebalance for what is deleted
+    other = Query(fake, **members).read_all()
+    run = Query(fake, other.end, available_now=True, **members)
+    assert run.driver._planner._target is not None
+    run.driver._planner._target.set_once()
+    both = run, other
+    assert eventually(lambda: [len(each.driver._member.snapshot().readable) for each in both] == [2, 2])
+    topic, *_ = {"gone", "harmed", "other"} - {tp.topic for tp in run.driver._member.snapshot().readable}
+    fake.delete_topic(topic)
+    fake.create_topic(topic, partitions=2 if topic == "harmed" else 1)
+    if fail == "true":
+        with pytest.raises(DataLoss, match=f"{topic}-0 ends at offset 0, before offset 5 where this run was to end"):
+            run.step()
+    else:
+        assert not run.step()
+
+
 @pytest.mark.parametrize("available_now", [False, True])
 def test_a_committed_offset_behind_the_end_of_the_log_is_data_loss(fake: FakeKafka, available_now: bool) -> None:
     fake.commit("g", {("harmed", 1): 50})
@@ -601,7 +625,7 @@ def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
     tracker.restore(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]), PinnedStarts())
     tracker.partitions_assigned(frozenset({HARMED}), me)
     with tracker.start_lookup(frozenset({HARMED})) as lookup:
-        tracker.record_starts(lookup, {HARMED: Start(5, StartRule.LOGGED)}, {}, {})
+        tracker.record_starts(lookup, {HARMED: Start(5, StartRule.LOGGED)}, {}, {}, 0.0)
     for other in (OwnedPartition(position=5, epoch=3), OwnedPartition(position=3, epoch=4)):
         tracker.advance_epochs({HARMED: other}, {HARMED: 7})
         assert tracker.positions(me)[HARMED].epoch == 4

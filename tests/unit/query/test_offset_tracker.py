@@ -86,7 +86,7 @@ def begin(
     with tracker.start_lookup(frozenset({tp})) as lookup:
         commits = {} if committed is None else {tp: committed}
         start = start._replace(lineage=now) if start.lineage is None else start
-        tracker.record_starts(lookup, {tp: start}, commits, {tp.topic: topic_id})
+        tracker.record_starts(lookup, {tp: start}, commits, {tp.topic: topic_id}, 0.0)
 
 
 def remove(tracker: OffsetTracker, *partitions: TopicPartition) -> None:
@@ -257,7 +257,7 @@ def test_a_start_that_was_looked_up_before_its_partition_was_lost_and_came_back_
     with tracker.start_lookup(BOTH) as lookup:
         remove(tracker, A)
         tracker.partitions_assigned(frozenset({A}), OWNER)
-        assert tracker.record_starts(lookup, dict.fromkeys(BOTH, Start(3, COMMITTED)), {}, {}).keys() == {B}
+        assert tracker.record_starts(lookup, dict.fromkeys(BOTH, Start(3, COMMITTED)), {}, {}, 0.0).keys() == {B}
     assert tracker.positions(OWNER).keys() == {B}
     assert tracker.unresolved(OWNER) == {A}
 
@@ -269,9 +269,9 @@ def test_nothing_known_of_a_topic_outlives_its_recreation_and_a_start_in_the_new
     tracker.restore(logged, PinnedStarts({C: PinnedStart("former", 70), OTHER: other}, frozenset({D})))
     tracker.partitions_assigned(BOTH, OWNER)
     with tracker.start_lookup(frozenset({A})) as lookup:
-        assert tracker.record_starts(lookup, {A: Start(9, StartRule.LOGGED)}, {}, {"t": "former"})
+        assert tracker.record_starts(lookup, {A: Start(9, StartRule.LOGGED)}, {}, {"t": "former"}, 0.0)
     with tracker.start_lookup(frozenset({B})) as lookup:
-        assert tracker.record_starts(lookup, {B: Start(9, StartRule.COMMITTED)}, {}, {"t": "new"})
+        assert tracker.record_starts(lookup, {B: Start(9, StartRule.COMMITTED)}, {}, {"t": "new"}, 0.0)
     tracker.restart_topics({"t": "new"}, dict.fromkeys(BOTH, Start(0, StartRule.RECREATED)))
     positions = tracker.positions(OWNER)
     assert {tp: (each.position, each.topic_id) for tp, each in positions.items()} == {A: (0, "new"), B: (9, "new")}
@@ -306,7 +306,7 @@ def test_a_new_lineage_is_later_than_all_others_whatever_the_clock_says(monkeypa
     with tracker.start_lookup(BOTH) as lookup:
         seen = CommittedOffset(3, commit_metadata({"lineage": 9_500}))
         starts = {A: Start(4, StartRule.MOVED, None), B: Start(3, StartRule.COMMITTED, 9_500)}
-        assert tracker.record_starts(lookup, starts, {A: CommittedOffset(4), B: seen}, {})
+        assert tracker.record_starts(lookup, starts, {A: CommittedOffset(4), B: seen}, {}, 0.0)
     assert {tp: owned.lineage for tp, owned in tracker.positions(OWNER).items()} == {A: 9_501, B: 9_500}
     clock[0] = 10.0
     found = tracker.positions(OWNER)
@@ -317,6 +317,14 @@ def test_a_new_lineage_is_later_than_all_others_whatever_the_clock_says(monkeypa
     assert tracker.positions(OWNER)[B].lineage == 10_500
     assert tracker.positions(OWNER)[B].epoch == 6
     assert {tp: owned.completed for tp, owned in tracker.pending(OWNER).items()} == {A: 4, B: 1}
+
+
+def test_a_lineage_is_as_old_as_the_lookup_that_found_the_move() -> None:
+    tracker = OffsetTracker()
+    tracker.partitions_assigned(BOTH, OWNER)
+    with tracker.start_lookup(BOTH) as lookup:
+        tracker.record_starts(lookup, {A: Start(4, MOVED, None)}, {A: CommittedOffset(4)}, {}, 4.5)
+    assert tracker.positions(OWNER)[A].lineage == 4_500
 
 
 def test_a_partition_that_is_lost_in_mid_batch_is_given_up_where_it_started_if_no_commit_is_known() -> None:
@@ -361,7 +369,7 @@ def test_a_partition_that_is_lost_before_the_batch_that_reads_it_is_recorded_sta
     tracker.partitions_assigned(frozenset({A}), OWNER)
     with tracker.start_lookup(frozenset({A})) as lookup:
         tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
-        assert not tracker.record_starts(lookup, {A: Start(5, LOGGED)}, {A: ours(5)}, {}), "of before the batch"
+        assert not tracker.record_starts(lookup, {A: Start(5, LOGGED)}, {A: ours(5)}, {}, 0.0), "of before the batch"
     found = tracker.logged(frozenset({A}), {"t": ""})
     assert (found.ranges[A].end, found.given_up) == (9, {A: 5})
     assert tracker.unresolved(OWNER) == {A}
