@@ -264,10 +264,10 @@ class Channel:
             if code in FATAL_AT_FIRST and (leaves or self.process.name not in network.members):
                 code = ERRORS[api][0]
         unaware_until, old_offsets = network.former.get(self.broker.node, (0.0, nullcontext))
-        unaware = unaware_until > run.now and api in ("OffsetFetch", "OffsetCommit")
+        writes = api in ("OffsetCommit", "SyncGroup") or getattr(request, "member_epoch", 1) == 0
+        unaware = unaware_until > run.now and (writes or api == "OffsetFetch")
         if unaware:
-            # Its commits reach no other broker, so it refuses them.
-            code = NOT_COORDINATOR if api == "OffsetCommit" else 0
+            code = NOT_COORDINATOR if writes else 0  # what it writes reaches no other broker
         with old_offsets() if unaware else nullcontext():
             response = respond(self.broker.handle, api, request, Fault(error=code) if code else NO_FAULT)
         if response is None:
