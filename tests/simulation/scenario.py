@@ -166,6 +166,7 @@ class Scenario:
         retry = chance.pick("retry interval", "1000", ("5000",), 0.5)
         start = chance.pick("startingOffsets", "earliest", ("latest",), 0.4)
         assignor = chance.pick("assignor", "cooperative-sticky", ("range",), 0.4)
+        one_session = chance.flag("one session", 0.1)
         isolation = chance.pick("isolation", "read_uncommitted", ("read_committed",), 0.4)
         for number in range(count):
             options = {
@@ -211,7 +212,7 @@ class Scenario:
             )
             query.wraps = query.spark_4_1 and chance.flag("Spark's wrapper", 0.3)
             query.skew = chance.number("clock behind", 0.0, 0.0, MAX_SKEW, 0.3)
-            query.alone = count == 1
+            query.alone, query.shares_session = count == 1, one_session
             query.trigger = chance.pick("own trigger", trigger, (1.0,), 0.3)
             query.slowest_trigger = query.trigger
             long = self._if((aims.RUNS, aims.COMMITS, aims.MOVES), 0.6, 0.3)

@@ -52,6 +52,10 @@ def parsed(options: tuple[tuple[str, str], ...]) -> SourceOptions:
     return found if session is None else replace(found, group=replace(found.group, session_timeout=float(session)))
 
 
+TAKEN_WITHIN = 0.1
+"""Seconds within which a reader takes a report, or gets none from then on. A socket holds hundreds; here are few."""
+
+
 class Notifications:
     """In the place of ``NotificationClient``: the reports of completed batches that a query gets."""
 
@@ -61,11 +65,18 @@ class Notifications:
         self._news = Event()
         self._idle = Event()
         self._idle.set()
-        self._closed = False
-        Life.of_process[path].notifications = self
+        self._closed = self._cut_off = False
+        self._busy_since = math.inf
+        self._life = Life.of_process[path]
+        self._life.notifications = self
         Thread(target=self._deliver, name="completed-batches").start()
 
     def report(self, digest: bytes) -> None:
+        process, now = self._life.process, self._life.query.run.now
+        stood_still = max(process.paused_until, process.held_until) > now - TAKEN_WITHIN
+        self._cut_off |= now - self._busy_since > TAKEN_WITHIN and not stood_still
+        if self._cut_off:
+            return
         self.reported.append(digest)
         self._idle.clear()
         self._news.set()
@@ -75,7 +86,9 @@ class Notifications:
             self._news.wait()
             self._news.clear()
             while self.reported and not self._closed:
+                self._busy_since = self._life.query.run.now
                 self.completed(self.reported.pop(0))
+                self._busy_since = math.inf
             self._idle.set()
 
     def drain(self) -> None:
@@ -104,7 +117,7 @@ class Query:
         self.skew = 0.0
         self.killed_at = self.plan_began = -1e9
         self.max_batch_seconds = 0.5
-        self.alone = False
+        self.alone = self.shares_session = False
         self.wraps = False
         """Whether Spark 4.1 wraps the source for AvailableNow. Its operator changes that when the source refuses it."""
         self.checkpoint = Checkpoint()
@@ -309,11 +322,17 @@ class Life:
         if self.notifications is None or query.run.chance.flag(f"report of {query.name} is lost", 0.1):
             return
         late = query.run.chance.number(f"report of {query.name}", 0.01, 0.01, 3.0, 0.2)
-        name, notifications = digest(end), self.notifications
+        name = digest(end)
         batch = query.truth.open[query.name]
         query.run.after(late, lambda: query.truth.told_of_completion(query, batch))
         for _ in range(query.run.chance.pick(f"reports of {query.name}", 1, (2,), 0.05)):
-            query.run.after(late, lambda: notifications.report(name))
+            query.run.after(late, lambda: self._reported(name))
+
+    def _reported(self, name: bytes) -> None:
+        """A report comes to each query of the Spark session."""
+        for life in self.of_process.values() if self.query.shares_session else (self,):
+            if life.notifications is not None and (life is self or life.query.life is life):
+                life.notifications.report(name)
 
 
 def offset_of(text: str) -> BatchOffset:

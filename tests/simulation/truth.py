@@ -660,7 +660,9 @@ class Truth:
     def left(self, query: Query, began: float) -> None:
         """A query has ended in order, which took from ``began`` until now."""
         group = query.options["kafka.group.id"]
-        suffered = sum(at >= began - SOON / 3 for at, _ in self.faults[-2:])
+        # A commit is sent again when the query ends; a lookup is not, before its retry is due.
+        waits = {what: SOON / 3 if "OffsetCommit" in what else SOON / 2 for _, what in self.faults[-2:]}
+        suffered = sum(at >= began - waits[what] for at, what in self.faults[-2:])
         life = query.life
         if any(query.client in each.client_id for each in self.kafka.group(group).members.values()):
             query.killed_at = self.run.now  # its member stays, as that of a killed one
