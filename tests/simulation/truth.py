@@ -535,10 +535,15 @@ class Truth:
         return query.client in self._clients.get(self.at(key).owner, "")
 
     def _has_failed(self, query: Query) -> bool:
-        """Whether a member's commits have failed for good: its query fails with Spark's next call."""
+        """Whether a member has failed, and left: its query fails with Spark's next call."""
         members = self.kafka.group(query.options["kafka.group.id"]).members.values()
         is_member = any(query.client in member.client_id for member in members)
-        return "onCommitFailure" in query.options and not is_member
+        return self._may_fail(query) and not is_member
+
+    def _may_fail(self, query: Query) -> bool:
+        """Whether its options let a query fail if commits fail, or records are lost."""
+        loses = self.data_may_be_lost and query.options.get("failOnDataLoss") != "false"
+        return loses or "onCommitFailure" in query.options
 
     def _may_lose(self, query: Query, batch: Open) -> bool:
         """Whether a live query may have lost its partitions in mid-batch: by faults, or because the batch is long."""
@@ -916,11 +921,7 @@ class Truth:
             # A lost answer to JoinGroup is noticed when the connection ends.
             patience = SOON if "kafka.group.protocol" in query.options else SOON + KEEPALIVE
             knows = life.process.name in self.heard or patience > SOON
-            # A member that has failed ends the query with Spark's next call.
-            may_fail = "onCommitFailure" in query.options or (
-                self.data_may_be_lost and query.options.get("failOnDataLoss") != "false"
-            )
-            not_failed = life.ready and not may_fail
+            not_failed = life.ready and not self._may_fail(query)
             self._must_not_last(
                 query, f"I8: {query.name} is not a member", not (mine and knows) and not_failed, patience
             )
