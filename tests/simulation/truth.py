@@ -204,7 +204,8 @@ class Truth:
         if "OffsetCommit" in what:
             name = what.partition(".")[0]
             self.failures[name] += 1
-            self.failed_twice |= {name} if self.failures[name] > 1 else set()
+            if self.failures[name] > 1:
+                self.failed_twice.add(name)
         if "JoinGroup" in what:
             self.outage_ends = max(self.outage_ends, self.run.now)  # the group may go on without the member
         self.told(what)
@@ -666,8 +667,9 @@ class Truth:
         """A query has ended in order, which took from ``began`` until now."""
         group = query.options["kafka.group.id"]
         # A commit is sent again when the query ends; a lookup is not, before its retry is due.
-        waits = {what: SOON / 3 if "OffsetCommit" in what else SOON / 2 for _, what in self.faults[-2:]}
-        suffered = sum(at >= began - waits[what] for at, what in self.faults[-2:])
+        suffered = sum(
+            when >= began - (SOON / 3 if "OffsetCommit" in what else SOON / 2) for when, what in self.faults[-2:]
+        )
         life = query.life
         if any(query.client in each.client_id for each in self.kafka.group(group).members.values()):
             query.killed_at = self.run.now  # its member stays, as that of a killed one
@@ -676,7 +678,10 @@ class Truth:
             return
         mine = [each for each in self.kafka.group(group).members.values() if query.client in each.client_id]
         # A join of this protocol may arrive after the member has left.
-        late = any(LATE_REQUEST in what and when > began - LATEST for when, what in self.faults[-2:])
+        late = any(
+            f"ConsumerGroupHeartbeat: the {LATE_REQUEST}" in what and when > began - LATEST
+            for when, what in self.faults[-2:]
+        )
         late |= self.joins.get(life.process.name, -1.0) > began - MAX_LATENCY
         if mine and suffered < 2 and not (late or query.options.keys() & {"assign", "kafka.group.instance.id"}):
             raise Broken(f"I8: {query.name} has ended, and its member is still in the group")
@@ -820,7 +825,7 @@ class Truth:
         unread = _missing(at.done, 0, offset)
         if unread and not self._cut_unseen(at, topic, number, part.committed_leader_epoch):
             raise Broken(f"I2: {process.name} commits {offset} of {topic}-{number}, and {_span(unread)} are not read")
-        if not any(REFUSED not in what for when, what in self.faults[-2:] if when > self.run.now - LATEST):
+        if all(REFUSED in what for when, what in self.faults[-2:] if when > self.run.now - LATEST):
             self.failures[query.name] = 0  # and the query knows
         member = request.member_id or process.name
         owner = self._owners(group).get((topic, number)) or self.owners.get((group, topic, number))

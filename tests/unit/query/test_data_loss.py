@@ -323,10 +323,8 @@ def test_a_log_truncated_during_the_run_fails_the_run_or_lowers_its_target(fake:
 def test_a_topic_of_another_member_recreated_during_the_run_fails_the_run_or_lowers_its_target(
     fake: FakeKafka, fail: str
 ) -> None:
-    members: dict[str, Any] = {
-        "kafka.metadata.max.age.ms": "3600000",
-        "failOnDataLoss": fail,
-    }  # no rebalance for what is deleted
+    # No member looks at the topics again, so none asks for a rebalance.
+    members: dict[str, Any] = {"kafka.metadata.max.age.ms": "3600000", "failOnDataLoss": fail}
     other = Query(fake, **members).read_all()
     run = Query(fake, other.end, available_now=True, **members)
     assert run.driver._planner._target is not None

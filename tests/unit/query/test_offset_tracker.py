@@ -306,7 +306,7 @@ def test_a_new_lineage_is_later_than_all_others_whatever_the_clock_says(monkeypa
     with tracker.start_lookup(BOTH) as lookup:
         seen = CommittedOffset(3, commit_metadata({"lineage": 9_500}))
         starts = {A: Start(4, StartRule.MOVED, None), B: Start(3, StartRule.COMMITTED, 9_500)}
-        assert tracker.record_starts(lookup, starts, {A: CommittedOffset(4), B: seen}, {}, 0.0)
+        assert tracker.record_starts(lookup, starts, {A: CommittedOffset(4), B: seen}, {}, clock[0])
     assert {tp: owned.lineage for tp, owned in tracker.positions(OWNER).items()} == {A: 9_501, B: 9_500}
     clock[0] = 10.0
     found = tracker.positions(OWNER)
