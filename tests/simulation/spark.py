@@ -53,7 +53,8 @@ def parsed(options: tuple[tuple[str, str], ...]) -> SourceOptions:
 
 
 TAKEN_WITHIN = 0.1
-"""Seconds within which a reader takes a report, or gets none from then on. A socket holds hundreds; here are few."""
+"""Seconds within which a reader takes a report of another query, or gets none from then on. A socket holds hundreds,
+and here are few."""
 
 
 class Notifications:
@@ -61,7 +62,7 @@ class Notifications:
 
     def __init__(self, path: str, completed: Any) -> None:
         self.completed = completed
-        self.reported: list[bytes] = []
+        self.reported: list[tuple[bytes, bool]] = []
         self._news = Event()
         self._idle = Event()
         self._idle.set()
@@ -71,13 +72,13 @@ class Notifications:
         self._life.notifications = self
         Thread(target=self._deliver, name="completed-batches").start()
 
-    def report(self, digest: bytes) -> None:
+    def report(self, digest: bytes, *, of_another: bool) -> None:
         process, now = self._life.process, self._life.query.run.now
         stood_still = max(process.paused_until, process.held_until) > now - TAKEN_WITHIN
         self._cut_off |= now - self._busy_since > TAKEN_WITHIN and not stood_still
         if self._cut_off:
             return
-        self.reported.append(digest)
+        self.reported.append((digest, of_another))
         self._idle.clear()
         self._news.set()
 
@@ -86,8 +87,9 @@ class Notifications:
             self._news.wait()
             self._news.clear()
             while self.reported and not self._closed:
-                self._busy_since = self._life.query.run.now
-                self.completed(self.reported.pop(0))
+                digest, of_another = self.reported.pop(0)
+                self._busy_since = self._life.query.run.now if of_another else math.inf
+                self.completed(digest)
                 self._busy_since = math.inf
             self._idle.set()
 
@@ -332,7 +334,7 @@ class Life:
         """A report comes to each query of the Spark session."""
         for life in self.of_process.values() if self.query.shares_session else (self,):
             if life.notifications is not None and (life is self or life.query.life is life):
-                life.notifications.report(name)
+                life.notifications.report(name, of_another=life is not self)
 
 
 def offset_of(text: str) -> BatchOffset:

@@ -348,7 +348,8 @@ class Truth:
         else:
             self.resets.pop(query.name, None)  # all are logged
         if available_now:
-            self.targets[query.name] = dict(ends) if self._informed() else {}
+            # A broker that lags may tell it of a topic's former life.
+            self.targets[query.name] = dict(ends) if self._informed() and not self.kafka._frozen else {}
             self.latest_targets.pop(query.name, None)
         self.open[query.name] = Open()
         self.failed_twice.discard(query.name)
