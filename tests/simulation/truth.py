@@ -444,8 +444,10 @@ class Truth:
                 self._check_start(query, key, read)
                 self._check_owner(query, key, read)
                 self._check_repeats(query, key, read)
+        held = query.life is not None and query.life.process.plan_held_until > query.plan_began
+        planned_at = max(query.plan_began, self.began[query.name]) if held else self.run.now
         self.open[query.name] = Open(
-            ranges=ranges, replayed=replayed, told_at=math.inf, planned_at=self.run.now, lost=lost
+            ranges=ranges, replayed=replayed, told_at=math.inf, planned_at=planned_at, lost=lost
         )
 
     def _owned_by_others(self, query: Query, ranges: Iterable[OffsetRange]) -> list[float]:
