@@ -95,6 +95,8 @@ class Partition:
     """Up to where the last one kept records."""
     decided: dict[str, int] = field(default_factory=dict)
     """Where each query first wanted to start."""
+    reset_at: float = -1.0
+    """When a query last reset it."""
     reset_by: str = ""
     """A query that has reset it, and has not committed that: no other one knows."""
     untagged: bool = False
@@ -473,13 +475,19 @@ class Truth:
             at, born = self.at(key), self.ends_at_birth[query.name].get(key[1:], 0)
             earliest = query.options["startingOffsets"] == "earliest"
             moves = start != at.committed or at.cut_at >= 0
-            if moves and (start <= log.start if earliest else start >= born):
+            resets = start <= log.start if earliest else start >= born
+            if resets and moves:
                 at.before |= at.done
                 at.done, at.by, at.reset_by = set(range(start)), "", query.name
                 for batch in self.open.values():  # a replay at the same time
                     if batch.replayed and batch.done and batch.planned_at > self.run.now - SOON / 4:
                         at.done |= batch.offsets(key)
+            if resets:
+                at.reset_at = self.run.now
                 at.repeatable |= set(range(start, LAST))
+                for name, pending in self.uncommitted.items():
+                    if name != query.name:  # of the lineage before
+                        pending.pop(key, None)
 
     def _ignore_reset(self, query: Query, at: Partition) -> None:
         """A query continues where it was before another one's reset, of which it has never heard."""
@@ -610,7 +618,7 @@ class Truth:
             if open_.lost:
                 at.repeatable |= offsets
                 continue
-            if open_.replayed and (at.committed or 0) < read.start:
+            if open_.replayed and ((at.committed or 0) < read.start or at.reset_at > open_.planned_at):
                 continue  # the group has gone back meanwhile
             pending.setdefault(key, set()).update(each for each in offsets if (at.committed or 0) <= each < end)
         self.open[query.name].done = True
