@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,6 @@ from spark_group_source.records.fields import (
     decode_headers,
     fixed_width_array,
     locate_fields,
-    repeated_strings,
 )
 from spark_group_source.records.responses import DecodeLimits, DecodeUnit, ResponseBatches
 
@@ -135,10 +135,18 @@ def _in_range(unit: DecodeUnit, rows: RecordFields) -> RecordFields:
 
 
 def _topic(unit: DecodeUnit, rows: RecordFields) -> pa.Array:
-    partition_of = unit.batches.partition_of[rows.batch]
-    borders = np.concatenate(([0], np.flatnonzero(np.diff(partition_of)) + 1, [len(partition_of)]))
-    texts = [unit.batches.partitions[index].batches.tp.topic for index in partition_of[borders[:-1]]]
-    return repeated_strings(texts, np.diff(borders).tolist())
+    topics = [partition.batches.tp.topic for partition in unit.batches.partitions]
+    if len(set(topics)) == 1:
+        count = len(rows.offset)
+        return _rows_of_topic(topics[0], (count - 1).bit_length())[:count]
+    names = pa.concat_arrays([pa.repeat(topic, 1) for topic in topics])
+    return names.take(fixed_width_array(unit.batches.partition_of[rows.batch], pa.int64()))
+
+
+@lru_cache(maxsize=2)
+def _rows_of_topic(topic: str, exponent: int) -> pa.Array:
+    """``2**exponent`` rows of one topic, kept for the next units: most have records of one topic only."""
+    return pa.repeat(topic, 2**exponent)
 
 
 def _partition(unit: DecodeUnit, rows: RecordFields) -> pa.Array:

@@ -7,7 +7,6 @@ value, count of headers and headers. All lengths, deltas and counts are zigzag v
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,15 +27,6 @@ def fixed_width_array(values: npt.NDArray[np.generic], arrow_type: pa.DataType) 
 def validity_bitmap(null: npt.NDArray[np.bool_]) -> pa.Buffer | None:
     """Arrow's bitmap of the elements that are not null; None if no element is null."""
     return pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
-
-
-def repeated_strings(texts: Sequence[str], counts: Sequence[int]) -> pa.Array:
-    """A string array with ``counts[i]`` times ``texts[i]``."""
-    encoded = [text.encode() for text in texts]
-    data = b"".join([text * count for text, count in zip(encoded, counts, strict=True)])
-    lengths = np.repeat([len(text) for text in encoded], counts)
-    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-    return pa.Array.from_buffers(pa.string(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 class KeyValueSlices:
