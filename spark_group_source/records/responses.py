@@ -128,20 +128,21 @@ _MAX_MARKER_SIZE = 100
 class DecodeLimits:
     """Limits on the memory of one decoding step, whatever a producer sends.
 
-    ``unit_bytes``: maximum size in bytes of a decode unit; a single larger record exceeds it.
-    ``rows``: maximum number of rows of an Arrow batch, because the fields of a small record take more memory than it.
+    ``unit_bytes``: maximum size in bytes of a decode unit; a single larger record exceeds it, and decompressed records
+    have a quarter. ``rows``: maximum number of rows of an Arrow batch, and about that of a unit in the response itself,
+    because the fields of a small record take more memory than it.
     ``headers``: maximum number of headers in one Arrow batch, and in one record. ``batch_bytes``: maximum size, below
     2 GiB, of a decompressed record batch in bytes; it bounds the size of a record, and the CPU time.
     """
 
-    unit_bytes: int = 4 * 2**20
+    unit_bytes: int = 16 * 2**20
     rows: int = 2**17
     headers: int = 2**20
     batch_bytes: int = 512 * 2**20
 
     def scratch(self) -> memoryview:
         """Memory for a decode unit of decompressed records, and one byte more. It takes no time until it is used."""
-        return np.empty(self.unit_bytes + 1, np.uint8).data
+        return np.empty(self.unit_bytes // 4 + 1, np.uint8).data
 
 
 class ResponseBatches:
@@ -188,20 +189,20 @@ class ResponseBatches:
     def _uncompressed_units(self, needed: Longs) -> Iterator[DecodeUnit]:
         """Units in the response itself. A record batch larger than a unit is split, and copied only at the borders."""
         starts, ends = self._starts[needed] + HEADER_SIZE, self._ends[needed]
-        total_sizes = np.cumsum(ends - starts)
-        first = 0
+        sizes, counts = np.cumsum(ends - starts), np.cumsum(self._headers["count"][needed], dtype=np.int64)
+        first = size = count = 0
         while first < len(needed):
-            limit = self._limits.unit_bytes + (total_sizes[first - 1] if first else 0)
-            last = int(np.searchsorted(total_sizes, limit, side="right"))
+            last = int(np.searchsorted(sizes, size + self._limits.unit_bytes, side="right"))
+            last = min(last, int(np.searchsorted(counts, count + self._limits.rows, side="right")))
             if last == first:
                 last += 1
                 body = self._body(int(needed[first]))
                 batches = self._unit_batches(needed[first:last])
-                yield from split_batch(body, memoryview(b""), self._limits.unit_bytes, batches)
+                yield from split_batch(body, memoryview(b""), len(self._scratch), batches)
             else:
                 batches = self._unit_batches(needed[first:last])
                 yield whole_batches_unit(self._memory, starts[first:last], ends[first:last], batches)
-            first = last
+            first, size, count = last, sizes[last - 1], counts[last - 1]
 
     def _decompressed_units(self, needed: Longs) -> Iterator[DecodeUnit]:
         """Units of as many record batches as fit in one memory, which each unit overwrites. A larger one is split."""
@@ -221,7 +222,7 @@ class ResponseBatches:
                 filled = begun + body.read_into(memory[begun:])
             if filled == len(memory):
                 batches = self._unit_batches(np.array([index]))
-                yield from split_batch(body, memory, self._limits.unit_bytes, batches)
+                yield from split_batch(body, memory, len(memory), batches)
                 continue
             picked.append(index)
             ends.append(filled)
