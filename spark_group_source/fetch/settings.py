@@ -21,7 +21,7 @@ class FetchSettings:
     read_committed: bool = False
     check_crcs: bool = True
     fail_on_data_loss: bool = True
-    fetch_max_bytes: int = 16 * 2**20
+    fetch_max_bytes: int = 12 * 2**20
     max_partition_fetch_bytes: int | None = None
     min_bytes: int = 1
     max_wait: float = 0.5

@@ -325,16 +325,19 @@ class Life:
             return
         late = query.run.chance.number(f"report of {query.name}", 0.01, 0.01, 3.0, 0.2)
         name = digest(end)
-        batch = query.truth.open[query.name]
+        batch, text = query.truth.open[query.name], query.checkpoint.offsets[-1]
         query.run.after(late, lambda: query.truth.told_of_completion(query, batch))
         for _ in range(query.run.chance.pick(f"reports of {query.name}", 1, (2,), 0.05)):
-            query.run.after(late, lambda: self._reported(name))
+            query.run.after(late, lambda: self._reported(name, text))
 
-    def _reported(self, name: bytes) -> None:
-        """A report comes to each query of the Spark session."""
+    def _reported(self, name: bytes, text: str) -> None:
+        """A report comes to each query of the Spark session. One that reads the same takes it for its own."""
         for life in self.of_process.values() if self.query.shares_session else (self,):
             if life.notifications is not None and (life is self or life.query.life is life):
                 life.notifications.report(name, of_another=life is not self)
+                life.query.truth.open[life.query.name].lost |= life is not self and (
+                    life.query.checkpoint.offsets[-1:] == [text]
+                )
 
 
 def offset_of(text: str) -> BatchOffset:
