@@ -139,14 +139,16 @@ def _topic(unit: DecodeUnit, rows: RecordFields) -> pa.Array:
     if len(set(topics)) == 1:
         count = len(rows.offset)
         return _rows_of_topic(topics[0], (count - 1).bit_length())[:count]
-    names = pa.concat_arrays([pa.repeat(topic, 1) for topic in topics])
+    names = pa.concat_arrays([_rows_of_topic(topic, 0) for topic in topics])
     return names.take(fixed_width_array(unit.batches.partition_of[rows.batch], pa.int64()))
 
 
 @lru_cache(maxsize=2)
 def _rows_of_topic(topic: str, exponent: int) -> pa.Array:
     """``2**exponent`` rows of one topic, kept for the next units: most have records of one topic only."""
-    return pa.repeat(topic, 2**exponent)
+    text, count = topic.encode(), 2**exponent  # not pa.repeat(), which imports pandas, as pa.array() does
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(text))
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text * count)])
 
 
 def _partition(unit: DecodeUnit, rows: RecordFields) -> pa.Array:

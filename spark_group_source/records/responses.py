@@ -128,9 +128,8 @@ _MAX_MARKER_SIZE = 100
 class DecodeLimits:
     """Limits on the memory of one decoding step, whatever a producer sends.
 
-    ``unit_bytes``: maximum size in bytes of a decode unit; a single larger record exceeds it, and decompressed records
-    have a quarter. ``rows``: maximum number of rows of an Arrow batch, and about that of a unit in the response itself,
-    because the fields of a small record take more memory than it.
+    ``unit_bytes``: maximum size in bytes of a decode unit, a quarter if decompressed; one larger record exceeds it.
+    ``rows``: maximum number of rows of an Arrow batch or unit, because the fields of a small record take more memory.
     ``headers``: maximum number of headers in one Arrow batch, and in one record. ``batch_bytes``: maximum size, below
     2 GiB, of a decompressed record batch in bytes; it bounds the size of a record, and the CPU time.
     """
