@@ -135,7 +135,7 @@ class DecodeLimits:
     """
 
     unit_bytes: int = 16 * 2**20
-    rows: int = 2**17
+    rows: int = 2**16
     headers: int = 2**20
     batch_bytes: int = 512 * 2**20
 
