@@ -193,14 +193,14 @@ class ResponseBatches:
         while first < len(needed):
             last = int(np.searchsorted(sizes, size + self._limits.unit_bytes, side="right"))
             last = min(last, int(np.searchsorted(counts, count + self._limits.rows, side="right")))
-            if last == first:
-                last += 1
-                body = self._body(int(needed[first]))
-                batches = self._unit_batches(needed[first:last])
-                yield from split_batch(body, memoryview(b""), len(self._scratch), batches)
-            else:
-                batches = self._unit_batches(needed[first:last])
+            whole = last > first or sizes[first] - size < len(self._scratch)
+            last = max(last, first + 1)
+            batches = self._unit_batches(needed[first:last])
+            if whole:
                 yield whole_batches_unit(self._memory, starts[first:last], ends[first:last], batches)
+            else:
+                body = self._body(int(needed[first]))
+                yield from split_batch(body, memoryview(b""), len(self._scratch), batches)
             first, size, count = last, sizes[last - 1], counts[last - 1]
 
     def _decompressed_units(self, needed: Longs) -> Iterator[DecodeUnit]:
