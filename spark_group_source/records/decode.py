@@ -135,12 +135,12 @@ def _in_range(unit: DecodeUnit, rows: RecordFields) -> RecordFields:
 
 
 def _topic(unit: DecodeUnit, rows: RecordFields) -> pa.Array:
-    topics = [partition.batches.tp.topic for partition in unit.batches.partitions]
-    if len(set(topics)) == 1:
+    names, of_partition = np.unique([each.batches.tp.topic for each in unit.batches.partitions], return_inverse=True)
+    if len(names) == 1:
         count = len(rows.offset)
-        return _rows_of_topic(topics[0], (count - 1).bit_length())[:count]
-    names = pa.concat_arrays([_rows_of_topic(topic, 0) for topic in topics])
-    return names.take(fixed_width_array(unit.batches.partition_of[rows.batch], pa.int64()))
+        return _rows_of_topic(str(names[0]), (count - 1).bit_length())[:count]
+    topics = pa.concat_arrays([_rows_of_topic(str(name), 0) for name in names])
+    return topics.take(fixed_width_array(of_partition[unit.batches.partition_of[rows.batch]], pa.int64()))
 
 
 @lru_cache(maxsize=2)

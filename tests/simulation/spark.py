@@ -335,9 +335,8 @@ class Life:
         for life in self.of_process.values() if self.query.shares_session else (self,):
             if life.notifications is not None and (life is self or life.query.life is life):
                 life.notifications.report(name, of_another=life is not self)
-                life.query.truth.open[life.query.name].lost |= life is not self and (
-                    life.query.checkpoint.offsets[-1:] == [text]
-                )
+                if life is not self and life.query.checkpoint.offsets[-1:] == [text]:
+                    life.query.truth.open[life.query.name].lost = True
 
 
 def offset_of(text: str) -> BatchOffset:
