@@ -167,6 +167,7 @@ class Scenario:
         start = chance.pick("startingOffsets", "earliest", ("latest",), 0.4)
         assignor = chance.pick("assignor", "cooperative-sticky", ("range",), 0.4)
         one_session = chance.flag("one session", 0.1)
+        age = chance.pick("metadata age", "10000", ("300000",), 0.0)  # the default: only if it is aimed at
         isolation = chance.pick("isolation", "read_uncommitted", ("read_committed",), 0.4)
         for number in range(count):
             options = {
@@ -175,7 +176,7 @@ class Scenario:
                 "startingOffsets": start,
                 "failOnDataLoss": chance.pick("failOnDataLoss", "true", ("false",), 0.5),
                 "kafka.isolation.level": isolation,
-                "kafka.metadata.max.age.ms": "10000",
+                "kafka.metadata.max.age.ms": age,
                 "kafka.request.timeout.ms": "3000",
                 "offsetCommit.timeoutMs": "3000",
                 "offsetCommit.retryIntervalMs": retry,

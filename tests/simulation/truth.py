@@ -74,6 +74,8 @@ class Partition:
     """What was done before operators moved the position, and is again when the group is deleted with their moves."""
     read: set[int] = field(default_factory=set)
     repeatable: set[int] = field(default_factory=set)
+    ignorable: dict[str, set[int]] = field(default_factory=dict)
+    """What is done only because this query may ignore the last move, unless another one follows it."""
     committed: int | None = None
     started: bool = False
     """Whether the group has a position here: a commit that was accepted, or a decision of an operator."""
@@ -81,6 +83,8 @@ class Partition:
     """The member that committed last."""
     moved_at: float = -1.0
     """When an operator last moved it."""
+    fell: tuple[str, float] = "", -1.0
+    """The query whose late commit moved it back, and when, until the next commit."""
     moved_to: set[int] = field(default_factory=set)
     """Where operators' commits were since the last one of a member. Nobody can tell one of them from its repetition."""
     beyond_repair: bool = False
@@ -241,6 +245,7 @@ class Truth:
         at.before |= at.done
         repeated = offset in at.moved_to or (at.untagged and offset == at.committed)
         at.done = set(range(offset)) | (at.before if repeated else set())
+        at.ignorable.clear()
         for name, batch in self.open.items() if offset >= (at.committed or 0) else ():
             # A move in mid-batch looks like a client's commit: of a batch without a report, and of what faults left
             # uncommitted before the batch that follows.
@@ -260,7 +265,9 @@ class Truth:
         """A commit without our tag may look like one of another client, which read the same as this query."""
         for (name, lost), (commit, end) in self.given_up.items():
             if lost == key and self.queries[name].life and commit < offset < end:
-                self.at(key).done |= self.at(key).before | set(range(offset, end))
+                at = self.at(key)
+                at.ignorable[name] = (at.before | set(range(offset, end))) - at.done
+                at.done |= at.ignorable[name]
 
     def forgotten(self, group: str) -> None:
         """The group is deleted: its queries continue at their checkpoints, and others as new ones."""
@@ -613,6 +620,7 @@ class Truth:
             offsets = set(range(read.start, read.end))
             at = self.at(key)
             at.done |= offsets
+            at.ignorable = {name: ignored - offsets for name, ignored in at.ignorable.items()}
             at.read |= offsets
             at.repeatable |= offsets if late else set()
             if late and not self._owns(query, key):
@@ -689,6 +697,11 @@ class Truth:
         life = query.life
         if any(query.client in each.client_id for each in self.kafka.group(group).members.values()):
             query.killed_at = self.run.now  # its member stays, as that of a killed one
+        for key, at in self.partitions.items():
+            quiet = max([self.outage_ends, *(when for when, _ in self.faults[-1:])]) <= at.fell[1] <= began
+            quiet &= self._owns(query, key) and not self.rebalancing(group) and self.hesitates_until < at.fell[1]
+            if at.fell[0] == query.name and quiet:
+                raise Broken(f"I2: {query.name} has ended after a late commit of {at.committed} of {key[2]}")
         named = life is not None and (life.process.name in self.heard or "kafka.group.protocol" in query.options)
         if not self.calm or life is None or life.process.held_until > began or not named:
             return
@@ -851,12 +864,18 @@ class Truth:
         hesitated = self.hesitates_until > self.run.now - SOON  # before it sent an earlier one
         if at.by == member and fallen and self.calm and not hesitated:
             raise Broken(f"I4: {process.name} commits {offset} of {topic}-{number} after {at.committed}")
-        at.repeatable |= fallen
+        removed = self.cuts.get(key[1:], (0.0, LAST, LAST))[1]
+        at.repeatable = (at.repeatable | fallen) - set(range(min(offset, removed)))  # again only for a new reason
         # A commit without room for its tag cannot be told from an operator's, so nothing repairs what it moves back.
         at.beyond_repair = offset < (at.committed or 0) and not part.committed_metadata
         if offset < (at.committed or 0):
             self.moved_at = self.run.now
+        late = at.by == member and bool(part.committed_metadata) and at.cut_at < 0 and bool(fallen)
+        at.fell = (query.name, self.run.now) if late else ("", -1.0)
         at.started, at.committed, at.by, at.reset_by = True, offset, member, ""
+        if offset in at.moved_to and part.committed_metadata:  # it follows the move
+            for name in at.ignorable.keys() - {query.name}:
+                at.done -= at.ignorable.pop(name) - set(range(self.kafka.logs[topic][number].start))
         at.moved_to &= {offset}  # its answer may be lost
         at.untagged = not part.committed_metadata
         at.without_epoch &= part.committed_leader_epoch == UNKNOWN_EPOCH
@@ -877,10 +896,18 @@ class Truth:
             recent = [what for when, what in self.faults[-2:] if when >= since]
             over = max(self.outage_ends, self.recreated_at, self.leaderless.get((topic, number), 0.0))
             untroubled = self.calm and over < at.owned_since and len(recent) < 2
-            untroubled &= all("OffsetCommit" in what for what in recent) and self.hesitates_until < at.owned_since
+            # Two lookups of a start need more time than a short revocation has.
+            lookups = ("ListOffsets", "OffsetFetch") if self._revocation_timeout(at.owner) > WINDOW else ()
+            retried = "OffsetCommit", *lookups
+            untroubled &= all(any(api in what for api in retried) for what in recent)
+            untroubled &= self.hesitates_until < at.owned_since
             if at.owner and not at.started and untroubled and self._left_in_order(group, at):
                 raise Broken(f"I5: {topic}-{number} goes from {at.owner} to {member} without any commit")
             at.owner, at.owned_since = member, self.run.now
+
+    def _revocation_timeout(self, member: str) -> float:
+        client = self._clients.get(member, "")
+        return min((each.revocation_timeout for each in self.queries.values() if each.client in client), default=0.0)
 
     def _left_in_order(self, group: str, at: Partition) -> bool:
         """Whether the owner lives, and had no batch that took longer than a revocation waits."""
