@@ -70,7 +70,6 @@ def plain(text: str) -> str:
 
 
 def errors() -> str:
-    """The error classes of the source with their codes."""
     classes = [each for each in error_classes() if each.__module__ == "spark_group_source.errors"]
     return "\n".join(f"- `{each.__name__}`: `{each.code}`" for each in classes)
 

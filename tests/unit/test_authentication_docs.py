@@ -6,8 +6,6 @@ import base64
 import json
 import os
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +19,7 @@ import trustme
 
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.tls import MECHANISMS
+from tests.unit.new_process import run_python
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "authentication.md").read_text()
@@ -33,14 +32,11 @@ QUERY = {
     "subscribe": "orders",
 }
 
-# fmt: on
-
 
 def test_the_first_table_has_each_sign_in() -> None:
     table = PAGE.partition("\n## ")[0]
-    assert [
-        each for each in (*MECHANISMS, "certificates") if f"`{each}`" not in table and f"[{each}]" not in table
-    ] == []
+    sign_ins = (*MECHANISMS, "certificates")
+    assert [each for each in sign_ins if f"`{each}`" not in table and f"[{each}]" not in table] == []
 
 
 class TokenService(ThreadingHTTPServer):
@@ -83,7 +79,6 @@ def service() -> Iterator[TokenService]:
 
 @pytest.fixture
 def modules(tmp_path: Path) -> Path:
-    """A directory with the modules of the page."""
     for name, code in MODULES.items():
         (tmp_path / f"{name}.py").write_text(code)
     return tmp_path
@@ -94,16 +89,8 @@ def tokens(modules: Path, name: str, environment: dict[str, str], times: int = 1
     program = f"import json, {name}; print(json.dumps([{name}.token() for _ in range({times})]))"
     cloud = ("AWS_", "AZURE_", "GOOGLE_", "GCE_", "IDENTITY_", "MSI_")
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(cloud)}
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        env=inherited | {"PYTHONPATH": str(modules), "HOME": str(modules), "NO_PROXY": "*"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert found.returncode == 0, found.stderr
-    return list(json.loads(found.stdout))
+    own = {"PYTHONPATH": str(modules), "HOME": str(modules), "NO_PROXY": "*"}
+    return list(json.loads(run_python(program, env=inherited | own | environment).stdout))
 
 
 def decoded(part: str) -> str:
@@ -114,8 +101,8 @@ def test_the_entra_recipe_gets_one_token_from_the_managed_identity(modules: Path
     path = "/metadata/identity/oauth2/token"
     lifetime = {"expires_in": "3600", "expires_on": str(int(time.time()) + 3600)}
     service.answers[path] = {"access_token": "entr4", "token_type": "Bearer", "resource": "api://app", **lifetime}
-    environment = {"AZURE_POD_IDENTITY_AUTHORITY_HOST": f"http://{service.address}"}
-    environment |= {"KAFKA_TOKEN_SCOPE": "api://app/.default"}
+    address = f"http://{service.address}"
+    environment = {"AZURE_POD_IDENTITY_AUTHORITY_HOST": address, "KAFKA_TOKEN_SCOPE": "api://app/.default"}
     assert tokens(modules, "entra_tokens", environment, times=3) == ["entr4"] * 3
     assert {request[0] for request in service.requests} == {path}
     assert service.requests[-1][1]["resource"] == ["api://app"]
@@ -129,11 +116,8 @@ def test_the_google_recipe_puts_the_access_token_into_googles_form(modules: Path
     service.answers["/computeMetadata/v1/project/project-id"] = "project"
     service.answers[account] = {"email": email, "scopes": [], "aliases": []}
     named = account.replace("default", email) + "token"
-    service.answers[account + "token"] = service.answers[named] = {
-        "access_token": "ya29.t0ken",
-        "expires_in": 3600,
-        "token_type": "Bearer",
-    }
+    token = {"access_token": "ya29.t0ken", "expires_in": 3600, "token_type": "Bearer"}
+    service.answers |= {f"{account}token": token, named: token}
     environment = {"GCE_METADATA_HOST": service.address, "GCE_METADATA_IP": service.address}
     first, second = tokens(modules, "google_tokens", environment, times=2)
     header, claims, access_token = map(decoded, first.split("."))
@@ -147,13 +131,6 @@ def test_the_google_recipe_puts_the_access_token_into_googles_form(modules: Path
     assert len([path for path, _ in service.requests if path.endswith("/token")]) == 1
 
 
-def options_of(code: str) -> dict[str, str]:
-    """The options that an example of the page defines."""
-    names: dict[str, Any] = {}
-    exec(code, names)
-    return dict(names["sign_in"])
-
-
 @pytest.mark.parametrize("code", SIGN_INS)
 def test_options_of_a_sign_in_fit(code: str, modules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(modules))
@@ -161,8 +138,9 @@ def test_options_of_a_sign_in_fit(code: str, modules: Path, tmp_path: Path, monk
         monkeypatch.setenv(name, "x")
     # The credentials of Google's module come from its service, which the test above has.
     monkeypatch.setattr("google.auth.default", lambda **_: (None, None))
-    options = options_of(code)
+    names: dict[str, Any] = {}
+    exec(code, names)
     ca = trustme.CA()
     for name in ("ca.pem", "client.pem"):
         ca.issue_cert("orders-to-lake").private_key_and_cert_chain_pem.write_to_path(tmp_path / name)
-    parse_options(QUERY | {key: value.replace("/etc/kafka", str(tmp_path)) for key, value in options.items()})
+    parse_options(QUERY | {key: value.replace("/etc/kafka", str(tmp_path)) for key, value in names["sign_in"].items()})

@@ -18,9 +18,7 @@ from spark_group_source.__main__ import main, sections
 from spark_group_source.errors import GroupSourceError
 
 PACKAGE = Path(spark_group_source.__file__).parent
-PAGE = (
-    (PACKAGE.parent / "docs" / "messages.md").read_text().partition("\n## Errors\n")[2].partition("\n## Log lines\n")[0]
-)
+PAGE = (PACKAGE.parent / "docs/messages.md").read_text().partition("\n## Errors\n")[2].partition("\n## Log lines\n")[0]
 CODES = re.findall(r"^### (.+)$", PAGE, re.M)
 QUOTES = [" ".join(quote.split()) for quote in re.findall(r"(?<![*\w])\*([^*]+)\*", PAGE)]
 KAFKA_NAMES = re.compile(r"[A-Z_]+")
@@ -36,14 +34,8 @@ def error_classes(base: type[GroupSourceError] = GroupSourceError) -> list[type[
 
 def strings_of_the_package() -> str:
     """All strings in the code of the package, one a line, with values left out."""
-    texts = []
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.JoinedStr):
-                texts += [part.value for part in node.values if isinstance(part, ast.Constant)]
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                texts.append(node.value)
-    return "\n".join(map(str, texts))
+    nodes = [node for path in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def test_an_error_ends_with_the_command_that_explains_its_code(capsys: pytest.CaptureFixture[str]) -> None:

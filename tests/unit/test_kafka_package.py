@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-import spark_group_source
+from tests.unit.new_process import run_python
 
 CLIENTS = "{'kafka.admin', 'kafka.consumer', 'kafka.producer', 'kafka.net'}"
-
 
 FORKS = """
 import os, sys
@@ -29,15 +24,7 @@ for code in sys.argv[1:]:
 
 def outputs(*codes: str) -> list[str]:
     """What each code prints, in a process that has imported only this package before, as Spark's processes do."""
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS, *codes],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        cwd=Path(spark_group_source.__file__).parents[1],
-    )
-    return [each.strip() for each in done.stdout.split("----\n")[:-1]]
+    return [each.strip() for each in run_python(FORKS, *codes).stdout.split("----\n")[:-1]]
 
 
 def test_messages_are_imported_without_the_clients_and_their_first_use_imports_them() -> None:

@@ -19,8 +19,7 @@ from spark_group_source.migration import (
 )
 from spark_group_source.offsets import TopicPartition
 
-CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
-LOGS = sorted(CHECKPOINTS.glob("*/*/offsets/[0-9]*"))
+LOGS = sorted(Path(__file__).parents[1].glob("checkpoints/*/*/offsets/[0-9]*"))
 ORDERS = '{"orders":{"0":816,"1":784}}'
 PAYMENTS = '{"payments":{"0":100}}'
 BOTH = '{"orders":{"0":5},"payments":{"0":6}}'
@@ -49,12 +48,9 @@ def test_the_offsets_of_recorded_logs_are_found_and_a_cut_log_never_gives_anothe
 
 
 def test_each_line_is_a_source() -> None:
-    assert sources(ORDERS, "-", PAYMENTS) == [
-        LoggedSource("0", ORDERS),
-        LoggedSource("1", "-"),
-        LoggedSource("2", PAYMENTS),
-    ]
-    assert sources(ORDERS)[0].offsets == {TopicPartition("orders", 0): 816, TopicPartition("orders", 1): 784}
+    found = [LoggedSource("0", ORDERS), LoggedSource("1", "-"), LoggedSource("2", PAYMENTS)]
+    assert sources(ORDERS, "-", PAYMENTS) == found
+    assert found[0].offsets == {TopicPartition("orders", 0): 816, TopicPartition("orders", 1): 784}
 
 
 def test_version_2_names_the_sources() -> None:
@@ -167,9 +163,8 @@ def test_a_log_with_gaps_at_its_end_is_asynchronous_and_is_refused_complete_or_n
 
 def test_a_batch_that_is_not_complete_is_refused_with_the_run_to_make() -> None:
     assert last_batch("c", [4, 5], [4]) == 5
-    with pytest.raises(
-        CannotMigrate, match=r"Batch 5 of c is not complete.*sink may.*availableNow=True.*earlier batch"
-    ):
+    says = r"Batch 5 of c is not complete.*sink may.*availableNow=True.*earlier batch"
+    with pytest.raises(CannotMigrate, match=says):
         check_complete("c", 5, [4])
 
 

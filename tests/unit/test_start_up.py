@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import spark_group_source
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import ALL_COLUMNS
 from spark_group_source.spark.source import GroupSource
-from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka
+from tests.unit.new_process import run_python
 from tests.unit.records.build import Record, batch
+from tests.unit.wire_options import wire_options
 
 CLIENTS = {"kafka.admin", "kafka.consumer", "kafka.producer", "kafka.net"}
 SECURITY = {"ssl", "spark_group_source.wire.sasl", "spark_group_source.wire.tls"}
@@ -43,14 +41,7 @@ def parsed(servers, more):
 
 def imported(code: str, *arguments: str) -> list[str]:
     """The modules that a new process imports, or tries to, in this order."""
-    printed = subprocess.run(
-        [sys.executable, "-c", PRINT_IMPORTS + code, *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        cwd=Path(spark_group_source.__file__).parents[1],
-    ).stdout
+    printed = run_python(PRINT_IMPORTS + code, *arguments).stdout
     return [line.removeprefix("imports ") for line in printed.splitlines() if line.startswith("imports ")]
 
 
@@ -59,10 +50,6 @@ def fake() -> Iterator[FakeKafka]:
     with FakeKafka() as running:
         running.create_topic("t", partitions=1)
         yield running
-
-
-def wire(fake: FakeKafka) -> WireOptions:
-    return WireOptions(tuple(("127.0.0.1", broker.port) for broker in fake.brokers.values()), "test")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +103,7 @@ def test_the_executors_copies_of_a_source_and_its_readers_import_no_options_and_
 
 def test_a_task_needs_no_clients_and_no_pandas(fake: FakeKafka, tmp_path: Path) -> None:
     fake.append("t", 0, batch([Record(b"value", b"key"), Record(None)]), 2)
-    task = FetchTask((OffsetRange("t", 0, 0, 2, str(fake.ids["t"])),), wire(fake), ALL_COLUMNS)
+    task = FetchTask((OffsetRange("t", 0, 0, 2, str(fake.ids["t"])),), wire_options(fake), ALL_COLUMNS)
     file = tmp_path / "task"
     file.write_bytes(pickle.dumps(task))
     code = """

@@ -18,6 +18,13 @@ from tests.unit.wire_options import LONG, wire_options
 WIRE = {"request_timeout", "metadata_max_age", "rack"}
 
 
+def fill(fake: FakeKafka, *, batches: int = 4, rows: int = 5, size: int = 10, partition: int = 0) -> None:
+    """Appends record batches, whose records have their offset as value."""
+    for _ in range(batches):
+        first = fake.logs["t"][partition].end
+        fake.produce("t", [f"{first + each:0{size}d}" for each in range(rows)], partition=partition)
+
+
 def task(
     fake: FakeKafka,
     *ranges: tuple[int, int, int],
@@ -41,12 +48,23 @@ def offsets(batches: Iterable[pa.RecordBatch]) -> list[tuple[int, int]]:
 
 
 def fetched(fake: FakeKafka, *ranges: tuple[int, int, int], **given: Any) -> list[tuple[int, int]]:
-    """What a task reads."""
     return offsets(read(task(fake, *ranges, **given)))
 
 
 def of(number: int, start: int, end: int) -> list[tuple[int, int]]:
     return [(number, offset) for offset in range(start, end)]
+
+
+def unknown(answer: Any) -> None:
+    """Edits a Metadata response: the broker does not know the topics."""
+    for topic in answer.topics:
+        topic.error_code, topic.partitions = 3, []
+
+
+def aborted(answer: Any) -> None:
+    """Edits a Fetch response: it has an aborted transaction."""
+    part = answer.responses[0].partitions[0]
+    part.aborted_transactions = [part.AbortedTransaction(version=13, producer_id=7, first_offset=0)]
 
 
 def fetches(fake: FakeKafka, node: int | None = None) -> list[Any]:

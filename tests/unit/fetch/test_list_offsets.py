@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from spark_group_source.fetch.leaders import _list_offsets_request, list_offsets
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka, Fault
+from tests.unit.fetch.tasks import unknown
 from tests.unit.hand_clock import Hand
 from tests.unit.wire_options import LONG, after, wire_options
 from tests.waiting import eventually
@@ -31,12 +33,6 @@ def records(fake: FakeKafka) -> None:
 
 @pytest.fixture
 def cluster(fake: FakeKafka) -> Iterator[Cluster]:
-    with closing(Cluster(wire_options(fake, request_timeout=0.3, retry_backoff_max=0.02))) as made:
-        yield made
-
-
-@pytest.fixture
-def slow_cluster(fake: FakeKafka) -> Iterator[Cluster]:
     """A cluster whose timeouts are longer than the deadlines here."""
     with closing(Cluster(wire_options(fake, retry_backoff=0.1, retry_backoff_max=1.0))) as made:
         yield made
@@ -70,11 +66,11 @@ def test_the_epochs_are_those_of_the_offsets(fake: FakeKafka, cluster: Cluster) 
         response.topics[0].partitions[0].leader_epoch = -1
 
     epochs: dict[TopicPartition, int] = {}
+    find = partial(list_offsets, cluster, read_committed=False, deadline=after(), epochs=epochs)
     fake.elect("t", 0)
-    ends = {A: -1, B: -1}
-    assert list_offsets(cluster, ends, read_committed=False, deadline=after(), epochs=epochs) == {A: 3, B: 0}
+    assert find({A: -1, B: -1}) == {A: 3, B: 0}
     fake.next("ListOffsets", Fault(edit=of_no_record))
-    assert list_offsets(cluster, {A: 2**60}, read_committed=False, deadline=after(), epochs=epochs) == {A: -1}
+    assert find({A: 2**60}) == {A: -1}
     assert epochs == {A: 1, B: 0}
 
 
@@ -86,29 +82,24 @@ def test_the_epochs_are_those_of_the_offsets(fake: FakeKafka, cluster: Cluster) 
     ],
     ids=str,
 )
-def test_a_leader_that_moves_is_looked_up_again_and_a_broken_connection_reopened(
-    fake: FakeKafka, cluster: Cluster, fault: dict[str, Any]
-) -> None:
+def test_a_moved_or_unreachable_leader_is_asked_again(fake: FakeKafka, fault: dict[str, Any]) -> None:
     fake.next("ListOffsets", Fault(**fault), times=3 if "error" in fault else 1)
     began = time.monotonic()
-    assert ends(cluster) == {"t-0": 3, "t-1": 0}
+    with closing(Cluster(wire_options(fake, request_timeout=0.3, retry_backoff_max=0.02))) as cluster:
+        assert ends(cluster) == {"t-0": 3, "t-1": 0}
     assert time.monotonic() - began < 25.0, "a response may take 30 s by default"
 
 
-def test_a_throttled_leader_takes_no_time_from_the_others(fake: FakeKafka, slow_cluster: Cluster) -> None:
-    topics = slow_cluster.metadata({"t"}, after()).topics
-    first, other = sorted((A, B), key=lambda tp: topics["t"].partitions[tp.partition] or 0)
-    fake.next("ListOffsets", Fault(throttle=LONG, broker=topics["t"].partitions[first.partition]))
-    ends(slow_cluster)
-
-    def request(part: Mapping[TopicPartition, int]) -> Any:
-        return _list_offsets_request(part, read_committed=False)
-
+def test_a_throttled_leader_takes_no_time_from_the_others(fake: FakeKafka, cluster: Cluster) -> None:
+    topics = cluster.metadata({"t"}, after()).topics
+    fake.next("ListOffsets", Fault(throttle=LONG, broker=1))
+    ends(cluster)
+    request = partial(_list_offsets_request, read_committed=False)
     began = time.monotonic()
-    answers, errors = send_to_leaders(slow_cluster, topics, {first: -1, other: -1}, request, Deadline.after(1.5 * LONG))
+    answers, errors = send_to_leaders(cluster, topics, {A: -1, B: -1}, request, Deadline.after(1.5 * LONG))
     assert time.monotonic() - began < LONG / 2
-    assert [each.topics[0].partitions[0].partition_index for each in answers] == [other.partition]
-    assert [*errors] == [first]
+    assert [each.topics[0].partitions[0].partition_index for each in answers] == [B.partition]
+    assert [*errors] == [A]
 
 
 def test_an_election_longer_than_the_deadline_is_retriable(fake: FakeKafka, lookup: Lookup) -> None:
@@ -152,10 +143,6 @@ def test_a_partition_that_does_not_exist_is_an_error_or_missing(fake: FakeKafka,
 def test_a_partition_is_missing_after_two_attempts_in_a_row_and_if_no_broker_knows_it(
     fake: FakeKafka, lookup: Lookup, answers: int, expected: set[TopicPartition]
 ) -> None:
-    def unknown(answer: Any) -> None:
-        for topic in answer.topics:
-            topic.error_code, topic.partitions = 3, []
-
     fake.logs["t"][1].leader = None
     fake.next("Metadata", Fault(), times=3)
     fake.next("Metadata", Fault(edit=unknown), times=answers)
@@ -183,28 +170,27 @@ def test_the_lookup_fails_early_if_no_partition_has_a_leader(fake: FakeKafka, lo
 
 @pytest.mark.parametrize("connected", [True, False])
 def test_a_hanging_leader_does_not_block_the_responses_of_others(
-    fake: FakeKafka, slow_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, connected: bool
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, connected: bool
 ) -> None:
-    cluster = slow_cluster
     monkeypatch.setattr("spark_group_source.wire.cluster.MIN_BROKER_TIMEOUT", 0.05)
     cluster.metadata(["t"], after())
-    kept = {number: cluster.connection(number, after()) for number in (1, 2)}
+    kept = [cluster.connection(number, after()) for number in (1, 2)]
     if not connected:
         cluster.close()
     fake.brokers[1].hung = True  # the first to get a request, and to be read
     assert ends(cluster, set(), within=1.0) == {"t-1": 0}
     assert cluster.is_connected(2)
-    assert not connected or cluster.connection(2, after()) is kept[2], "the connection is still usable"
+    assert not connected or cluster.connection(2, after()) is kept[1], "the connection is still usable"
     fake.brokers[1].hung = False
 
 
-def test_all_requests_are_sent_before_the_first_response_is_read(fake: FakeKafka, slow_cluster: Cluster) -> None:
-    ends(slow_cluster)
+def test_all_requests_are_sent_before_the_first_response_is_read(fake: FakeKafka, cluster: Cluster) -> None:
+    ends(cluster)
     held = threading.Event()
     for number in (1, 2):
         fake.next("ListOffsets", Fault(hold=held, broker=number))
     before = len(fake.requests)
-    asking = threading.Thread(target=lambda: ends(slow_cluster))
+    asking = threading.Thread(target=lambda: ends(cluster))
     asking.start()
     deadline = time.monotonic() + 20.0  # the fake holds responses for at most 30 s
     eventually(lambda: sum(api == "ListOffsets" for api, _, _ in fake.requests[before:]) == 2)

@@ -10,7 +10,7 @@ import pytest
 from spark_group_source.fetch.reader import TaskReader
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka, Fault
-from tests.unit.fetch.tasks import fetched, task
+from tests.unit.fetch.tasks import fetched, fetches, fill, task
 from tests.unit.hand_clock import Hand
 
 LEADER, FOLLOWER = 1, 2
@@ -20,8 +20,7 @@ LEADER, FOLLOWER = 1, 2
 def records(fake: FakeKafka) -> None:
     """Broker 1 is the leader of partition 0; broker 2 is the preferred replica for rack ``here``."""
     fake.logs["t"][0].nearest["here"] = FOLLOWER
-    for first in range(0, 20, 5):
-        fake.produce("t", [f"{first + each:0100d}" for each in range(5)], partition=0)
+    fill(fake, size=100)
 
 
 def read_all(fake: FakeKafka, rack: str | None = "here", **given: Any) -> list[int]:
@@ -37,7 +36,7 @@ def asked(fake: FakeKafka) -> list[int]:
 def test_the_leader_is_asked_once_and_the_preferred_replica_serves_the_rest(fake: FakeKafka) -> None:
     assert read_all(fake) == list(range(20))
     assert asked(fake) == [LEADER] + [FOLLOWER] * 4
-    assert {request.rack_id for api, _, request in fake.requests if api == "Fetch"} == {"here"}
+    assert {request.rack_id for request in fetches(fake)} == {"here"}
 
 
 @pytest.mark.parametrize("rack", [None, "elsewhere"])
@@ -68,10 +67,7 @@ def behind(answer: Any) -> None:
     "fault",
     [
         *({"error": code} for code in (1, 3, 6, 56, 78)),
-        {"drop": "before"},
-        {"drop": "after"},
-        {"silent": True},
-        {"edit": behind},
+        *({"drop": "before"}, {"drop": "after"}, {"silent": True}, {"edit": behind}),
     ],
     ids=lambda fault: ", ".join(f"{name}={getattr(value, '__name__', value)}" for name, value in fault.items()),
 )

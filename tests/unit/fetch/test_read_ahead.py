@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,16 @@ from spark_group_source.fetch import read_ahead
 from spark_group_source.fetch.position import ESTIMATED_RECORD_SIZE, MIN_FETCH, READ_AHEAD, RecordSizes
 from spark_group_source.fetch.read_ahead import LOCAL_DIRECTORIES, MAX_AGE, REMOVAL_INTERVAL
 from spark_group_source.fetch.reader import TaskReader, pooled_cluster, read
-from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import UNKNOWN_EPOCH
 from spark_group_source.records.batches import find_record_batches
 from tests.fake import FakeKafka, Fault
 from tests.unit.fetch import tasks
-from tests.unit.fetch.tasks import fetches, of
+from tests.unit.fetch.tasks import aborted, fetches, fill, of
 from tests.unit.hand_clock import Hand
 from tests.unit.records.build import TP, Record, batch
 
 NOT_LEADER = 6
 SIZE = 400
-PER_BATCH = 5
 RECORDS = 800
 
 
@@ -43,15 +42,11 @@ def records(fake: FakeKafka) -> None:
     """Both partitions have one leader, so that one fetch reads both."""
     for partition, log in fake.logs["t"].items():
         log.leader = 1
-        for first in range(0, RECORDS, PER_BATCH):
-            fake.produce("t", [f"{first + each:0{SIZE}d}" for each in range(PER_BATCH)], partition=partition)
+        fill(fake, batches=RECORDS // 5, size=SIZE, partition=partition)
 
 
-def task(
-    fake: FakeKafka, *ranges: tuple[int, int, int], epoch: int = 0, query_id: str = "q", **given: Any
-) -> FetchTask:
-    """A task of the query ``q``, planned under a leader epoch."""
-    return tasks.task(fake, *ranges, epoch=epoch, query_id=query_id, **given)
+task = partial(tasks.task, epoch=0, query_id="q")
+"""A task of the query ``q``, planned under a leader epoch."""
 
 
 def rows(fake: FakeKafka, *ranges: tuple[int, int, int], **given: Any) -> list[tuple[int, int]]:
@@ -128,11 +123,7 @@ def test_a_few_records_beyond_a_range_are_not_kept(fake: FakeKafka, local: Path)
 
 
 def test_nothing_is_kept_beside_aborted_transactions(fake: FakeKafka, local: Path) -> None:
-    def abort(answer: Any) -> None:
-        part = answer.responses[0].partitions[0]
-        part.aborted_transactions = [part.AbortedTransaction(version=13, producer_id=7, first_offset=0)]
-
-    fake.next("Fetch", Fault(edit=abort))
+    fake.next("Fetch", Fault(edit=aborted))
     assert rows(fake, (0, 0, 10), read_committed=True) == of(0, 0, 10)
     assert not kept_files(local)
 
@@ -145,9 +136,7 @@ def test_an_unreadable_file_is_ignored_and_a_cut_file_gives_complete_batches(fak
         assert rows(fake, (0, 10, 60)) == of(0, 10, 60), damage
 
 
-def test_a_task_reads_without_spark_or_where_no_file_can_be_written(
-    fake: FakeKafka, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_reads_where_no_file_can_be_kept(fake: FakeKafka, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LOCAL_DIRECTORIES, "/proc/nothing")
     for start in (0, 10):
         assert rows(fake, (0, start, start + 10)) == of(0, start, start + 10)

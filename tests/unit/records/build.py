@@ -18,7 +18,7 @@ from spark_group_source.records.decode import Decoder
 
 TP = TopicPartition("topic", 3)
 FOREVER = 2**62
-ATTRIBUTES_AT, CRC_AT, CRC_BEGIN = 21, 17, 21
+ATTRIBUTES_AT, CRC_AT, CRC_BEGIN, HEADER = 21, 17, 21, 61
 
 
 class Row(NamedTuple):
@@ -33,8 +33,6 @@ class Row(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record to write."""
-
     value: bytes | None
     key: bytes | None = None
     timestamp: int = 1_700_000_000_000
@@ -74,6 +72,15 @@ def resealed(built: bytes | bytearray) -> bytes:
     return bytes(batch)
 
 
+def framed(header: bytes, body: bytes, count: int | None = None) -> bytes:
+    """A record batch with the header of another one, which claims to have ``count`` records."""
+    built = bytearray(header[:HEADER])
+    built[8:12] = (HEADER - 12 + len(body)).to_bytes(4, "big")
+    if count is not None:
+        built[57:61] = count.to_bytes(4, "big")
+    return resealed(built + body)
+
+
 def marker(base_offset: int, producer: int, commit: bool) -> bytes:
     """A control batch that ends a transaction."""
     key = (0).to_bytes(2, "big") + int(commit).to_bytes(2, "big")
@@ -98,24 +105,16 @@ def decoded(
 
 
 def rows(table: pa.Table) -> list[Row]:
-    """The rows of a table with all columns."""
     # As numbers, because the range of Python's datetime is smaller than the range of Spark's timestamps.
     millis = pc.divide(table["timestamp"].cast(pa.int64()), 1000)
-    return [
-        Row(
-            each["offset"],
-            each["timestamp"],
-            each["timestampType"],
-            each["key"],
-            each["value"],
-            None if each["headers"] is None else [(header["key"], header["value"]) for header in each["headers"]],
-        )
-        for each in table.set_column(table.schema.get_field_index("timestamp"), "timestamp", millis).to_pylist()
-    ]
+    found = []
+    for row in table.set_column(table.schema.get_field_index("timestamp"), "timestamp", millis).to_pylist():
+        headers = row["headers"] and [tuple(each.values()) for each in row["headers"]]
+        found.append(Row(row["offset"], row["timestamp"], row["timestampType"], row["key"], row["value"], headers))
+    return found
 
 
 def rows_of_kafka_python(raw: bytes) -> list[Row]:
-    """The rows that kafka-python's reader reads from ``raw``."""
     return [
         Row(each.offset, each.timestamp, each.timestamp_type, each.key, each.value, list(each.headers) or None)
         for found in MemoryRecords(raw)

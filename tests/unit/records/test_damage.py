@@ -13,7 +13,7 @@ from spark_group_source.records.batches import BatchLocation, PartitionRecords, 
 from spark_group_source.records.codecs import BatchBody
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.responses import DecodeLimits
-from tests.unit.records.build import TP, Record, batch, decoded, marker, part
+from tests.unit.records.build import HEADER, TP, Record, batch, decoded, framed, marker, part
 
 RECORDS = [
     Record(b"value", b"key", 1_700_000_000_000, [("h", b"1"), ("n", None)]),
@@ -32,7 +32,7 @@ def flipped(raw: bytes, bit: int) -> bytes:
 
 def test_every_flipped_bit_of_records_gives_rows_or_a_records_error() -> None:
     raw = batch(RECORDS[:2], 5)
-    for bit in range(61 * 8, 8 * len(raw)):
+    for bit in range(HEADER * 8, 8 * len(raw)):
         try:
             decoded(part(flipped(raw, bit)), check_crcs=False, limits=DecodeLimits(batch_bytes=2**20))
         except RecordsError as error:
@@ -42,11 +42,9 @@ def test_every_flipped_bit_of_records_gives_rows_or_a_records_error() -> None:
 @pytest.mark.parametrize("codec", range(5))
 def test_every_truncation_with_a_matching_length_is_corrupt(codec: int) -> None:
     raw = batch(RECORDS, 5, codec=codec)
-    for size in range(61, len(raw)):
-        cut = bytearray(raw[:size])
-        cut[8:12] = (size - 12).to_bytes(4, "big")
+    for size in range(HEADER, len(raw)):
         with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
-            decoded(part(bytes(cut)), check_crcs=False)
+            decoded(part(framed(raw, raw[HEADER:size])))
 
 
 @pytest.mark.parametrize(("at", "start"), [(23, 0), (23, 9), (57, 0)], ids=["delta", "delta before range", "count"])
@@ -65,12 +63,9 @@ def record(*, key: int = -1, value: int = -1, headers: int = 0, offset: int = 0,
     return bytes(length + body + rest)
 
 
-def alone(*bodies: bytes) -> bytes:
-    body = b"".join(bodies)
-    header = bytearray(batch([Record(b"")], 5)[:61])
-    header[8:12] = (len(body) + 49).to_bytes(4, "big")
-    header[57:61] = len(bodies).to_bytes(4, "big")
-    return bytes(header) + body
+def alone(*bodies: bytes) -> PartitionRecords:
+    """A record batch of these records."""
+    return part(framed(batch([Record(b"")], 5), b"".join(bodies), len(bodies)))
 
 
 def test_impossible_lengths_and_counts_are_corrupt() -> None:
@@ -78,11 +73,7 @@ def test_impossible_lengths_and_counts_are_corrupt() -> None:
         *(record(key=-2), record(value=-2), record(headers=-1), record(offset=-1), record(offset=1)),
         *(record(key=1), record(value=1), record(key=2**62), record(value=2**63 - 1), record(value=-(2**63))),
         *(record(headers=1), record(headers=2**40), record(rest=b"x")),
-        record(headers=1, rest=b"\x01\x01"),
-        record(headers=1, rest=b"\x00\x03"),
-        record(headers=1, rest=b"\x81\x00"),
-        record(headers=1, rest=b"\x00\x04a"),
-        record(headers=1, rest=b"\x00\x01x"),
+        *(record(headers=1, rest=each) for each in (b"\x01\x01", b"\x00\x03", b"\x81\x00", b"\x00\x04a", b"\x00\x01x")),
         record(headers=1, rest=b"\x00" + b"\x80" * 20),
         b"\xff" * 20,
         b"\x01" + record(),
@@ -93,18 +84,18 @@ def test_impossible_lengths_and_counts_are_corrupt() -> None:
     ]
     # Headers of many records are decoded in another way than headers of few.
     for others in ([], [record(headers=1, rest=b"\x02a\x02b")] * 20):
-        assert decoded(part(alone(*others, record())), check_crcs=False).num_rows == len(others) + 1
+        assert decoded(alone(*others, record())).num_rows == len(others) + 1
         for body in bodies:
             with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
-                decoded(part(alone(*others, body)), check_crcs=False)
+                decoded(alone(*others, body))
     # The count of headers is checked without their column, too.
     with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
-        decoded(part(alone(record(headers=2, rest=b"\x00\x01\x00"))), schema=arrow_schema(["value"]), check_crcs=False)
+        decoded(alone(record(headers=2, rest=b"\x00\x01\x00")), schema=arrow_schema(["value"]))
 
 
 def test_an_error_names_the_damaged_record_batch_and_not_its_neighbour() -> None:
     damaged = bytearray(SOME)
-    damaged[61] += 2  # the first record takes a byte of the second
+    damaged[HEADER] += 2  # the first record takes a byte of the second
     raw = batch(RECORDS, 2) + damaged + batch(RECORDS, 8)
     with pytest.raises(CorruptRecords, match="topic-3 at offset 5"):
         decoded(part(bytes(raw)), check_crcs=False)
@@ -112,7 +103,7 @@ def test_an_error_names_the_damaged_record_batch_and_not_its_neighbour() -> None
 
 def test_very_many_headers_in_one_record_are_decoded() -> None:
     body = record(headers=200_000, rest=b"\x00\x01" * 200_000)
-    assert len(decoded(part(alone(body)), check_crcs=False)["headers"][0]) == 200_000
+    assert len(decoded(alone(body))["headers"][0]) == 200_000
 
 
 def test_an_unknown_codec_is_unsupported() -> None:
@@ -128,9 +119,9 @@ def test_snappy_java_frames_are_read_with_any_version_numbers() -> None:
     """Some producers write them little-endian (kafka-python issue 2414)."""
     blocks = [pa.Codec("snappy").compress(each, asbytes=True) for each in (b"one ", b"two")]
     for versions in (struct.pack(">ii", 1, 1), struct.pack("<ii", 1, 1)):
-        framed = XERIAL + versions + b"".join(struct.pack(">i", len(each)) + each for each in blocks)
+        frames = XERIAL + versions + b"".join(struct.pack(">i", len(each)) + each for each in blocks)
         records = bytearray(100)
-        size = BatchBody(2, memoryview(framed), 100, LOCATION).read_into(memoryview(records))
+        size = BatchBody(2, memoryview(frames), 100, LOCATION).read_into(memoryview(records))
         assert records[:size] == b"one two"
 
 
@@ -152,15 +143,13 @@ SHAPES = {
 
 
 @pytest.mark.parametrize(("shape", "damaged"), [*((each, 1) for each in SHAPES), ("plain", 0), ("plain", 2)])
-def test_each_flipped_bit_of_a_header_gives_the_right_rows_or_an_error_that_names_the_partition_and_an_offset(
-    shape: str, damaged: int
-) -> None:
+def test_each_flipped_bit_of_a_header_gives_the_right_rows_or_an_error(shape: str, damaged: int) -> None:
     batches = [SHAPES[shape](at) for at in (0, 3, 6)]
     aborted = [(1, 0), (1, 3), (1, 6)] if shape == "aborted" else []
     right = decoded(part(b"".join(batches), aborted=aborted), read_committed=True)["offset"].to_pylist()
     assert right == ([] if shape == "aborted" else [*range(9)])
     errors = 0
-    for bit in range(61 * 8):
+    for bit in range(HEADER * 8):
         raw = b"".join([*batches[:damaged], flipped(batches[damaged], bit), *batches[damaged + 1 :]])
         try:
             found = find_record_batches(TP, memoryview(raw))

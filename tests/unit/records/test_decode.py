@@ -14,7 +14,7 @@ from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.responses import DecodeLimits, ResponseBatches
 from spark_group_source.wire.connection import MAX_FRAME
-from tests.unit.records.build import TP, Record, batch, decoded, marker, part, resealed, rows
+from tests.unit.records.build import HEADER, TP, Record, batch, decoded, framed, marker, part, resealed
 
 
 def in_batches(raw: bytes, **limits: int) -> list[pa.RecordBatch]:
@@ -48,21 +48,13 @@ def test_positions_in_a_decode_unit_fit_in_32_bits() -> None:
 
 def test_records_of_several_partitions_keep_their_topic_and_partition() -> None:
     def at(topic: str, partition: int, count: int) -> PartitionRecords:
-        found = find_record_batches(
-            TopicPartition(topic, partition), memoryview(batch([Record(b"v")] * count, 5) if count else b"")
-        )
-        return PartitionRecords(found, 0, 100)
+        raw = batch([Record(b"v")] * count, 5) if count else b""
+        return PartitionRecords(find_record_batches(TopicPartition(topic, partition), memoryview(raw)), 0, 100)
 
     table = decoded(at("a", 0, 2), at("größe", 1, 1), at("empty", 2, 0), at("a", 7, 2))
     assert table["topic"].to_pylist() == ["a", "a", "größe", "a", "a"]
     assert table["partition"].to_pylist() == [0, 0, 1, 7, 7]
     assert table["offset"].to_pylist() == [5, 6, 5, 5, 6]
-
-
-def test_headers_are_null_for_records_without_headers() -> None:
-    headers = [("a", None), ("a", b""), ("", b"x")]
-    table = decoded(part(batch([Record(b"v"), Record(b"v", headers=headers)])))
-    assert [each and [tuple(h.values()) for h in each] for each in table["headers"].to_pylist()] == [None, headers]
 
 
 def test_a_header_key_that_is_not_utf8_is_read_as_in_java() -> None:
@@ -84,11 +76,7 @@ def test_key_and_value_are_available_as_text() -> None:
     raw = batch([Record("h\u00e9llo".encode(), b"k"), Record(None, b""), Record(b"", None)])
     table = decoded(part(raw), schema=schema)
     assert table.schema == schema, "in its order"
-    assert table.to_pylist() == [
-        {"value": "h\u00e9llo", "key": "k"},
-        {"value": None, "key": ""},
-        {"value": "", "key": None},
-    ]
+    assert [(row["value"], row["key"]) for row in table.to_pylist()] == [("h\u00e9llo", "k"), (None, ""), ("", None)]
     mixed = decoded(part(raw), schema=arrow_schema(["key", "value"], ["key"]))
     assert mixed.to_pylist()[0] == {"key": "k", "value": "h\u00e9llo".encode()}
 
@@ -109,11 +97,6 @@ def test_the_error_for_invalid_utf8_has_the_offset_and_not_the_bytes(column: str
 def test_a_schema_with_other_columns_is_an_error(schema: pa.Schema) -> None:
     with pytest.raises(ValueError, match="not columns of a record"):
         Decoder(schema, read_committed=False)
-
-
-def test_log_append_time_comes_from_the_record_batch() -> None:
-    raw = batch([Record(b"a", timestamp=1000), Record(b"b", timestamp=2000)], attributes=0x08)
-    assert [(each.timestamp, each.timestamp_type) for each in rows(decoded(part(raw)))] == [(2000, 1), (2000, 1)]
 
 
 def test_a_timestamp_beyond_sparks_range_is_an_error_only_with_the_timestamp_column() -> None:
@@ -193,63 +176,46 @@ def test_a_later_message_format_is_unsupported_and_an_impossible_length_corrupt(
 
 def test_an_empty_record_batch_advances_the_offset_without_rows() -> None:
     """Compaction keeps the header for the state of the producer."""
-    empty = bytearray(FIRST[:61])
-    empty[8:12] = (49).to_bytes(4, "big")
-    empty[57:61] = bytes(4)
-    found = part(resealed(empty))
+    found = part(framed(FIRST, b"", 0))
     assert found.batches.next_offset == 12
     assert decoded(found).num_rows == 0
 
 
-def data(offset: int, producer: int, count: int = 1) -> bytes:
-    return batch([Record(b"%d" % offset)] * count, offset, producer=producer, transactional=True)
+def data(offset: int, producer: int) -> bytes:
+    return batch([Record(b"%d" % offset)], offset, producer=producer, transactional=True)
 
 
-def offsets(raw: bytes, aborted: list[tuple[int, int]], start: int = 0, read_committed: bool = True) -> list[int]:
-    found: list[int] = decoded(part(raw, start, aborted=aborted), read_committed=read_committed)["offset"].to_pylist()
+def offsets(raw: bytes, aborted: list[tuple[int, int]], start: int = 0) -> list[int]:
+    found: list[int] = decoded(part(raw, start, aborted=aborted), read_committed=True)["offset"].to_pylist()
     return found
 
 
-INTERLEAVED = b"".join(
-    [
-        data(0, 1),
-        data(1, 2),
-        batch([Record(b"plain")], 2),
-        data(3, 1),
-        marker(4, 1, commit=False),
-        data(5, 1),
-        marker(6, 1, commit=True),
-        marker(7, 2, commit=True),
-        data(8, 1),
-    ]
-)
+INTERLEAVED = [
+    *(data(0, 1), data(1, 2), batch([Record(b"plain")], 2), data(3, 1), marker(4, 1, commit=False)),
+    *(data(5, 1), marker(6, 1, commit=True), marker(7, 2, commit=True), data(8, 1)),
+]
 
 
 @pytest.mark.parametrize(
-    ("aborted", "start", "expected"),
+    ("log", "aborted", "start", "expected"),
     [
-        ([(1, 0)], 0, [1, 2, 5, 8]),
-        ([], 0, [0, 1, 2, 3, 5, 8]),
-        ([(1, 8)], 0, [0, 1, 2, 3, 5]),  # records before the first offset of an aborted transaction
-        ([(1, 8), (1, 0)], 0, [1, 2, 5]),  # in any order
-        ([(1, 0)], 5, [5, 8]),  # the marker before the range ends the transaction
+        (INTERLEAVED, [(1, 0)], 0, [1, 2, 5, 8]),
+        (INTERLEAVED, [], 0, [0, 1, 2, 3, 5, 8]),
+        (INTERLEAVED, [(1, 8)], 0, [0, 1, 2, 3, 5]),  # records before the first offset of an aborted transaction
+        (INTERLEAVED, [(1, 8), (1, 0)], 0, [1, 2, 5]),  # in any order
+        (INTERLEAVED, [(1, 0)], 5, [5, 8]),  # the marker before the range ends the transaction
+        # The list names producers whose next marker is an ABORT; a COMMIT marker does not end the transaction.
+        ([data(0, 1), marker(1, 1, commit=True), data(2, 1)], [(1, 0)], 0, []),
+        # Compaction keeps the record batch for the state of its producer, and removes the marker.
+        ([data(0, 1), framed(marker(1, 1, commit=False), b"", 0), data(2, 1)], [(1, 0)], 0, []),
+        # A record batch of the producer outside of its transaction.
+        ([batch([Record(b"v")], 0, producer=1), data(1, 1)], [(1, 0)], 0, [0]),
     ],
 )
-def test_an_aborted_producer_is_skipped_to_its_marker(
-    aborted: list[tuple[int, int]], start: int, expected: list[int]
+def test_an_aborted_transaction_is_skipped_to_its_marker(
+    log: list[bytes], aborted: list[tuple[int, int]], start: int, expected: list[int]
 ) -> None:
-    assert offsets(INTERLEAVED, aborted, start) == expected
-
-
-def test_a_commit_marker_does_not_end_an_aborted_transaction() -> None:
-    """The list names producers whose next marker is an ABORT; a COMMIT marker does not end the transaction."""
-    raw = data(0, 1) + marker(1, 1, commit=True) + data(2, 1)
-    assert offsets(raw, [(1, 0)]) == []
-
-
-def test_a_record_batch_outside_of_the_producers_transaction_is_read() -> None:
-    raw = batch([Record(b"v")], 0, producer=1) + data(1, 1)
-    assert offsets(raw, [(1, 0)]) == [0]
+    assert offsets(b"".join(log), aborted, start) == expected
 
 
 def test_partitions_do_not_share_their_aborted_transactions() -> None:
@@ -264,18 +230,8 @@ def test_the_crc_of_a_marker_is_checked() -> None:
         offsets(data(0, 1) + damaged, [(1, 0)])
 
 
-def test_an_empty_control_batch_is_not_a_marker() -> None:
-    """Compaction keeps the record batch for the state of its producer, and removes the marker."""
-    empty = bytearray(marker(1, 1, commit=False)[:61])
-    empty[8:12] = (49).to_bytes(4, "big")
-    empty[57:61] = bytes(4)
-    raw = data(0, 1) + resealed(empty) + data(2, 1)
-    assert offsets(raw, [(1, 0)]) == []
-
-
 def test_an_incomplete_marker_is_corrupt() -> None:
+    whole = marker(1, 1, commit=False)
     for left in range(1, 9):
-        cut = bytearray(marker(1, 1, commit=False))[: 61 + left]
-        cut[8:12] = (len(cut) - 12).to_bytes(4, "big")
         with pytest.raises(CorruptRecords, match="topic-3 at offset 1"):
-            offsets(data(0, 1) + resealed(cut), [(1, 0)])
+            offsets(data(0, 1) + framed(whole, whole[HEADER : HEADER + left]), [(1, 0)])

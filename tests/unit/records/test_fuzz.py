@@ -47,19 +47,9 @@ def answers() -> list[tuple[int, bytes]]:
     aborted = partition_of.AbortedTransaction(producer_id=1, first_offset=2)
     found: list[tuple[int, bytes]] = []
     for count in (1, 2, 3):
-        partitions = [
-            partition_of(
-                partition_index=number,
-                error_code=number,
-                high_watermark=9,
-                last_stable_offset=8,
-                log_start_offset=0,
-                aborted_transactions=[aborted] * number,
-                preferred_read_replica=-1,
-                records=batch([Record(b"v")]) * number,
-            )
-            for number in range(count)
-        ]
+        partitions = [partition_of(partition_index=number, error_code=number) for number in range(count)]
+        for number, each in enumerate(partitions):
+            each.aborted_transactions, each.records = [aborted] * number, batch([Record(b"v")]) * number
         topics = [topic_of(topic="t", topic_id=UUID(int=count), partitions=partitions)] * count
         answer = FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, responses=topics)
         found += [(version, bytes(answer.encode(version=version))) for version in (4, 5, 7, 11, 12, 13)]
@@ -92,9 +82,9 @@ def outcomes(attempt: Callable[[st.DataObject], str]) -> Counter[str]:
     def late(*_: Any) -> None:
         raise TimeoutError(f"more than {TIME_S} s")
 
-    @settings(
-        max_examples=int(os.environ.get("FUZZ_EXAMPLES", "150")), suppress_health_check=[*HealthCheck], database=None
-    )
+    examples = int(os.environ.get("FUZZ_EXAMPLES", "150"))
+
+    @settings(max_examples=examples, suppress_health_check=[*HealthCheck], database=None)
     @given(st.data())
     def try_all(data: st.DataObject) -> None:
         before = signal.signal(signal.SIGALRM, late)

@@ -22,17 +22,12 @@ def expected(logged: list[dict[str, Any]]) -> list[Row]:
     def raw(text: str | None) -> bytes | None:
         return None if text is None else bytes.fromhex(text)
 
-    return [
-        Row(
-            each["offset"],
-            each["timestamp"],
-            each["timestampType"],
-            raw(each["key"]),
-            raw(each["value"]),
-            [(bytes.fromhex(key).decode(), raw(value)) for key, value in each["headers"]] or None,
-        )
-        for each in logged
-    ]
+    found = []
+    for each in logged:
+        headers = [(bytes.fromhex(key).decode(), raw(value)) for key, value in each["headers"]]
+        key, value = raw(each["key"]), raw(each["value"])
+        found.append(Row(each["offset"], each["timestamp"], each["timestampType"], key, value, headers or None))
+    return found
 
 
 def test_rows_and_end_offsets_equal_those_of_javas_consumer() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import resource
-import subprocess
 import sys
 import tracemalloc
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,11 +13,11 @@ from spark_group_source.errors import CorruptRecords, UnsupportedRecords
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.responses import DecodeLimits
-from tests.unit.records.build import Record, batch, decoded, part, resealed
+from tests.unit.new_process import run_python
+from tests.unit.records.build import HEADER, Record, batch, decoded, framed, part, resealed
 
-ROOT = Path(__file__).parents[3]
 MAX_MIB = 110
-HEADER, ZSTD = 61, 4
+ZSTD = 4
 TINY = b"\x0c\0\0\0\1\1\0"
 """The smallest record: only zeros, and null as key and value."""
 HEADERS = b"\xae\x1f\0\0\0\1\1\xd0\x0f" + b"\0\1" * 1000
@@ -32,11 +30,7 @@ def bomb(record: bytes, count: int) -> bytes:
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         for _ in range(0, count, 10_000):
             stream.write(record * 10_000)
-    body = sink.getvalue().to_pybytes()
-    header = bytearray(batch([Record(b"")], codec=ZSTD, attributes=ZSTD)[:HEADER])
-    header[8:12] = (len(body) + HEADER - 12).to_bytes(4, "big")
-    header[57:61] = count.to_bytes(4, "big")
-    return resealed(header + body)
+    return framed(batch([Record(b"")], codec=ZSTD, attributes=ZSTD), sink.getvalue().to_pybytes(), count)
 
 
 def peak_mib() -> float:
@@ -47,9 +41,8 @@ def measured(record: bytes, count: int, column: str) -> None:
     """Prints the number of rows of a bomb, and the growth of memory in MiB; runs in a separate process."""
     raw = bomb(record, count)
     decoder = Decoder(arrow_schema([column]), read_committed=False)
-    assert list(decoder.decode([part(batch([Record(b"v", headers=[("h", b"")])]))])), (
-        "the imports are done before the measurement"
-    )
+    # The imports are done before the measurement.
+    assert list(decoder.decode([part(batch([Record(b"v", headers=[("h", b"")])]))]))
     before = peak_mib()
     found = sum(each.num_rows for each in decoder.decode([part(raw)]))
     print(found, round(peak_mib() - before))
@@ -60,8 +53,7 @@ def measured(record: bytes, count: int, column: str) -> None:
 )
 def test_a_bomb_of_small_records_takes_little_memory(record: str, count: int, column: str) -> None:
     code = f"from tests.unit.records import test_memory as t; t.measured(t.{record}, {count}, '{column}')"
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    found, grown = map(int, run.stdout.split())
+    found, grown = map(int, run_python(code).stdout.split())
     assert found == count
     assert grown < MAX_MIB
 
@@ -71,12 +63,11 @@ SOME = [Record(b"v%d" % number, headers=[("h", b"w")] * (number % 3)) for number
 
 @pytest.mark.parametrize("codec", [0, ZSTD])
 def test_a_wrong_count_is_corrupt_in_whole_and_split_record_batches(codec: int) -> None:
+    raw = batch(SOME, codec=codec)
     for wrong in (1, 199, 201, 2**31 - 1):
-        raw = bytearray(batch(SOME, codec=codec))
-        raw[57:61] = wrong.to_bytes(4, "big")
         for unit_bytes in (100, 2**20):
             with pytest.raises(CorruptRecords, match="topic-3 at offset 0"):
-                decoded(part(resealed(raw)), limits=DecodeLimits(unit_bytes=unit_bytes))
+                decoded(part(framed(raw, raw[HEADER:], wrong)), limits=DecodeLimits(unit_bytes=unit_bytes))
 
 
 def test_a_record_that_claims_gigabytes_takes_no_more_memory_than_its_record_batch() -> None:
@@ -92,10 +83,8 @@ def test_a_record_that_claims_gigabytes_takes_no_more_memory_than_its_record_bat
 
 
 def test_rows_with_many_headers_come_in_several_arrow_batches() -> None:
-    decoder = Decoder(ALL_COLUMNS, read_committed=False, limits=DecodeLimits(headers=10))
-    counts = [
-        sum(len(each or ()) for each in found["headers"].to_pylist()) for found in decoder.decode([part(batch(SOME))])
-    ]
+    found = Decoder(ALL_COLUMNS, read_committed=False, limits=DecodeLimits(headers=10)).decode([part(batch(SOME))])
+    counts = [sum(len(each or ()) for each in rows["headers"].to_pylist()) for rows in found]
     assert sum(counts) == sum(len(each.headers) for each in SOME)
     assert max(counts) <= 10
 

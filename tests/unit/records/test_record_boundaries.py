@@ -14,9 +14,8 @@ from kafka.record.util import encode_varint
 from spark_group_source.records import boundaries
 from spark_group_source.records.boundaries import Longs, decode_varint, decode_varints, find_record_starts
 from spark_group_source.varints import decode_unsigned
-from tests.unit.records.build import Record, batch
+from tests.unit.records.build import HEADER, Record, batch
 
-HEADER = 61
 SIZES = st.sampled_from([0, 1, 55, 56, 57, 58, 300, 8180, 8181, 8182, 8183, 8184, 20_000])
 BATCHES = st.lists(st.lists(SIZES, min_size=1, max_size=6), min_size=1, max_size=6)
 

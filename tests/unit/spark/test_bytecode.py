@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
 from spark_group_source.spark import bytecode
 from spark_group_source.spark.bytecode import add_bytecode, spark_zips
+from tests.unit.new_process import run_python
 
 SOURCES = {
     "tool/__init__.py": "",
@@ -35,8 +36,7 @@ def archive(tmp_path: Path) -> Path:
 
 def python(archive: Path, code: str, **environment: str) -> str:
     """The output of this code in a process with the zip first on its path, as Spark starts them."""
-    env = {"PYTHONPATH": str(archive), **environment}
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    return run_python(code, env={"PYTHONPATH": str(archive), **environment}).stdout
 
 
 def loaded(archive: Path, **environment: str) -> str:
@@ -97,13 +97,8 @@ def test_a_running_process_can_still_load_from_the_zip(archive: Path) -> None:
         "from tool import later; print(later.ANSWER, later.__file__);"
         "from tool.tests import test_work; print(test_work.ANSWER)"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(archive)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    command, env = [sys.executable, "-c", code], {"PYTHONPATH": str(archive)}
+    with Popen(command, env=env, stdin=PIPE, stdout=PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         add_bytecode(archive)

@@ -157,7 +157,6 @@ VALUES = {
 
 @st.composite
 def filters(draw: st.DrawFn) -> Filter:
-    """A filter of Spark's kinds on one column."""
     column = draw(st.sampled_from(sorted(VALUES)))
     kind = draw(st.sampled_from(list(TESTS)))
     value = draw(st.lists(VALUES[column], max_size=3).map(tuple) if kind is In else VALUES[column])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Generator
+from contextlib import closing
 
 import pytest
 from pyspark.util import handle_worker_exception
@@ -34,7 +35,7 @@ def unreachable() -> None:
         raise BrokerUnavailable(f"No broker answered: {error.happened}") from error
 
 
-def failed_function() -> None:
+def failed() -> None:
     try:
         users_function()
     except OSError as error:
@@ -50,7 +51,6 @@ def bug() -> None:
 
 
 def sent_to_spark(error: BaseException) -> list[str]:
-    """The lines that PySpark sends to the JVM."""
     sent = io.BytesIO()
     try:
         raise error
@@ -65,11 +65,7 @@ def sent_to_spark(error: BaseException) -> list[str]:
         (missing_topic, None, f"spark_group_source.errors.TopicError: {MESSAGE}"),
         # Causes that the message contains are removed.
         (unreachable, None, "No broker answered: Broker b:1 cannot be reached ([Errno 111] Connection refused)."),
-        (
-            failed_function,
-            "in users_function",
-            "[INVALID_OPTION] The function 'm:f' failed: FileNotFoundError('ranges.json').",
-        ),
+        (failed, "in users_function", "[INVALID_OPTION] The function 'm:f' failed: FileNotFoundError('ranges.json')."),
         (bug, "KeyError", "[KAFKA_GROUP_SOURCE] The membership failed."),
     ],
 )
@@ -91,9 +87,8 @@ def test_closing_a_read_early_is_not_an_error() -> None:
         with hide_tracebacks():
             yield 1
 
-    reading = rows()
-    assert next(reading) == 1
-    reading.close()
+    with closing(rows()) as reading:
+        assert next(reading) == 1
 
 
 def test_errors_of_other_packages_pass_unchanged() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
@@ -10,7 +9,8 @@ import socket
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,30 +22,27 @@ from spark_group_source.spark.notifications import CompletionListener, Notificat
 from tests.waiting import eventually
 
 END = {"group": "g", "version": 2, "ranges": {"t": {"0": [0, 5]}}}
-Connect = Callable[[], tuple[NotificationClient, list[bytes]]]
+
+
+class Reader(NotificationClient):
+    """A client that the server knows, with what it hears."""
+
+    def __init__(self, path: str) -> None:
+        self.heard: list[bytes] = []
+        super().__init__(path, self.heard.append)
+        self.drain()
 
 
 @pytest.fixture
 def server() -> Iterator[NotificationServer]:
-    running = NotificationServer(lambda: None)
-    yield running
-    running.close()
+    with closing(NotificationServer(lambda: None)) as running:
+        yield running
 
 
 @pytest.fixture
-def connect(server: NotificationServer) -> Iterator[Connect]:
-    """Connects a reader; returns it with what it hears."""
-    clients: list[NotificationClient] = []
-
-    def one() -> tuple[NotificationClient, list[bytes]]:
-        heard: list[bytes] = []
-        clients.append(NotificationClient(server.path, heard.append))
-        clients[-1].drain()  # the server knows this reader
-        return clients[-1], heard
-
-    yield one
-    for client in clients:
-        client.close()
+def reader(server: NotificationServer) -> Iterator[Reader]:
+    with closing(Reader(server.path)) as connected:
+        yield connected
 
 
 @pytest.fixture
@@ -59,15 +56,16 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 class Jvm:
     """The parts of py4j's view of the JVM that a listener uses; ``offer`` is Spark reporting a progress."""
 
-    def __init__(self, execution: str | None = "MicroBatchExecution") -> None:
+    def __init__(self) -> None:
+        self.execution: str | None = "MicroBatchExecution"
         self.queue: queue.Queue[str] = queue.Queue(notifications.CAPACITY)
         self.stopped = threading.Event()
         waiting = SimpleNamespace(offer=self.offer, poll=self._poll)
         util = SimpleNamespace(LinkedBlockingQueue=lambda _: waiting, TimeUnit=SimpleNamespace(SECONDS=1))
         self.java = SimpleNamespace(util=SimpleNamespace(concurrent=util))
-        kind = SimpleNamespace(getSimpleName=lambda: execution)
+        kind = SimpleNamespace(getSimpleName=lambda: self.execution)
         query = SimpleNamespace(streamingQuery=lambda: SimpleNamespace(getClass=lambda: kind))
-        self.streams = SimpleNamespace(get=lambda _: query if execution else None)
+        self.streams = SimpleNamespace(get=lambda _: query if self.execution else None)
         bus = SimpleNamespace(waitUntilEmpty=lambda _: None)
         self.context = SimpleNamespace(isStopped=self.stopped.is_set, listenerBus=lambda: bus)
 
@@ -86,52 +84,46 @@ class Jvm:
         self.offer(json.dumps({"id": "query", "runId": "run", "sources": sources, "sink": {"description": sink}}))
 
 
-Listen = Callable[..., tuple[CompletionListener, Jvm]]
+@pytest.fixture
+def jvm() -> Iterator[Jvm]:
+    made = Jvm()
+    yield made
+    made.stopped.set()
 
 
 @pytest.fixture
-def listen(server: NotificationServer) -> Iterator[Listen]:
-    """Makes a listener of a JVM that has one query."""
-    running: list[Jvm] = []
-
-    def one(execution: str | None = "MicroBatchExecution") -> tuple[CompletionListener, Jvm]:
-        running.append(Jvm(execution))
-        listener = CompletionListener(server, running[-1].context, running[-1])
-        listener._streams.append(running[-1].streams)
-        return listener, running[-1]
-
-    yield one
-    for jvm in running:
-        jvm.stopped.set()
+def listener(server: NotificationServer, jvm: Jvm) -> CompletionListener:
+    """Listens to a JVM that has one query."""
+    made = CompletionListener(server, jvm.context, jvm)
+    made._streams.append(jvm.streams)
+    return made
 
 
-def test_every_reader_hears_of_every_completed_batch_of_this_source(listen: Listen, connect: Connect) -> None:
-    heard = [connect()[1] for _ in range(3)]
+@pytest.mark.usefixtures("listener")
+def test_each_reader_hears_of_each_batch_of_this_source(server: NotificationServer, jvm: Jvm, reader: Reader) -> None:
     other = {**END, "group": "other"}
-    listen()[1].complete(END, "not JSON", None, 17, {"t": {"0": 5}}, json.dumps(other))
-    eventually(lambda: all(len(each) == 2 for each in heard))
-    assert heard == [[digest(END), digest(other)]] * 3
+    with closing(Reader(server.path)) as second:
+        jvm.complete(END, "not JSON", None, 17, {"t": {"0": 5}}, json.dumps(other))
+        eventually(lambda: len(reader.heard) == len(second.heard) == 2)
+    assert reader.heard == second.heard == [digest(END), digest(other)]
 
 
+@pytest.mark.usefixtures("listener")
 @pytest.mark.parametrize("event", ["{", '{"sources": 5}', json.dumps({"sources": [{"endOffset": END}]})])
 def test_an_unexpected_progress_of_one_query_does_not_end_the_reports_of_others(
-    listen: Listen, connect: Connect, caplog: pytest.LogCaptureFixture, event: str
+    jvm: Jvm, reader: Reader, caplog: pytest.LogCaptureFixture, event: str
 ) -> None:
-    _, heard = connect()
-    _, jvm = listen()
     jvm.offer(event)
     jvm.complete(END)
-    eventually(lambda: heard == [digest(END)])
+    eventually(lambda: reader.heard == [digest(END)])
     assert "a completed batch is not reported" in caplog.text
 
 
-def test_events_that_came_before_spark_stopped_are_reported(server: NotificationServer, connect: Connect) -> None:
-    _, heard = connect()
-    jvm = Jvm(None)
+def test_events_before_the_end_of_spark_are_reported(server: NotificationServer, jvm: Jvm, reader: Reader) -> None:
     jvm.stopped.set()
     jvm.complete(END)
     CompletionListener(server, jvm.context, jvm)
-    eventually(lambda: heard == [digest(END)])
+    eventually(lambda: reader.heard == [digest(END)])
 
 
 def test_the_socket_of_a_suspended_process_delays_no_new_server(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +147,7 @@ def test_equal_offsets_have_equal_digests_and_others_have_not() -> None:
 
 
 def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_stops_no_reports(
-    listen: Listen, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    jvm: Jvm, listener: CompletionListener, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[object] = []
 
@@ -164,12 +156,10 @@ def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_st
         raise AttributeError("another Spark has another plan")
 
     monkeypatch.setattr(notifications, "warn_of_shared_sources", check)
-    _, heard = connect()
-    listener, jvm = listen()
     jvm.offer("0b0a0af3-1aed-4234-80d5-5afbdb7058d9")
     jvm.complete(END)
-    eventually(lambda: heard == [digest(END)])
-    assert checked == [listener._streams[0].get("0b0a")]
+    eventually(lambda: reader.heard == [digest(END)])
+    assert checked == [jvm.streams.get("0b0a")]
 
 
 @pytest.mark.parametrize(
@@ -182,53 +172,44 @@ def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_st
     ],
 )
 def test_a_query_is_left_out_if_its_commit_log_may_be_behind_its_events(
-    listen: Listen, connect: Connect, execution: str | None, sink: str, reported: bool
+    jvm: Jvm, listener: CompletionListener, reader: Reader, execution: str | None, sink: str, reported: bool
 ) -> None:
-    client, heard = connect()
-    listener, jvm = listen(execution)
+    jvm.execution = execution
     jvm.complete(END, sink=sink)
     listener.drain()
-    client.drain()
-    assert heard == [digest(END)] * reported
+    reader.drain()
+    assert reader.heard == [digest(END)] * reported
 
 
-def test_a_drain_returns_when_all_completed_batches_were_heard(server: NotificationServer, connect: Connect) -> None:
-    client, heard = connect()
+def test_a_drain_returns_when_all_completed_batches_were_heard(server: NotificationServer, reader: Reader) -> None:
     server._drain = lambda: server.send([END])  # what was still in Spark's queue
-    client.drain()
-    assert heard == [digest(END)]
+    reader.drain()
+    assert reader.heard == [digest(END)]
 
 
 def test_a_drain_ends_when_the_server_goes_or_hangs(
-    server: NotificationServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    server: NotificationServer, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, _ = connect()
     server.close()
-    client.drain()
+    reader.drain()
     release = threading.Event()
     monkeypatch.setattr(notification_client, "DRAIN_TIMEOUT", 0.1)
 
     def hang() -> None:
         release.wait(30)
 
-    hung = NotificationServer(hang)
-    with contextlib.closing(NotificationClient(hung.path, lambda _: None)) as waiting:
-        waiting.drain()
+    with closing(NotificationServer(hang)) as hung, closing(Reader(hung.path)):
         release.set()
-    hung.close()
 
 
-def test_a_reader_that_does_not_read_is_cut_off_for_the_others(server: NotificationServer, connect: Connect) -> None:
-    _, heard = connect()
+def test_a_reader_that_does_not_read_is_cut_off_for_the_others(server: NotificationServer, reader: Reader) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.connect(server.path)
         eventually(lambda: len(server._readers) == 2)
-        sent = [1]
         while len(server._readers) == 2:
+            reader.heard.clear()
             server.send([END] * 500)
-            eventually(lambda: len(heard) == 500 * len(sent))
-            sent.append(1)
-    assert heard
+            eventually(lambda: len(reader.heard) == 500)
 
 
 def test_only_this_user_can_connect_and_only_the_process_of_the_server_removes_its_socket(
@@ -250,11 +231,10 @@ def test_a_reader_removes_the_socket_of_a_server_that_was_killed(tmp_path: Path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(path))
         listening.listen()
-        reader = NotificationClient(str(path), lambda _: None)
-        accepted, _ = listening.accept()
-    accepted.close()
-    eventually(lambda: not path.parent.exists())
-    reader.close()
+        with closing(NotificationClient(str(path), lambda _: None)):
+            listening.accept()[0].close()
+            listening.close()
+            eventually(lambda: not path.parent.exists())
 
 
 def test_a_new_server_removes_the_sockets_of_killed_servers_and_no_others(place: Path) -> None:
@@ -262,11 +242,9 @@ def test_a_new_server_removes_the_sockets_of_killed_servers_and_no_others(place:
     killed.parent.mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(killed))
-    first, second = NotificationServer(lambda: None), NotificationServer(lambda: None)
-    assert not killed.parent.exists()
-    assert Path(first.path).exists()
-    for running in (first, second):
-        running.close()
+    with closing(NotificationServer(lambda: None)) as first, closing(NotificationServer(lambda: None)):
+        assert not killed.parent.exists()
+        assert Path(first.path).exists()
     assert list(place.iterdir()) == []
 
 
@@ -279,7 +257,7 @@ def test_a_reader_that_was_busy_for_long_hears_of_batches_again(server: Notifica
         release.wait(30)
         heard.append(report)
 
-    with contextlib.closing(NotificationClient(server.path, completed)) as client:
+    with closing(NotificationClient(server.path, completed)) as client:
         client.drain()
         server.send([END])
         assert busy.wait(30)

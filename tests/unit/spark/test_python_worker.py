@@ -122,15 +122,16 @@ python_worker.prepare_for_next_task()""")
     assert int(task("answer = gc.get_freeze_count()")) <= frozen, "objects of later tasks would never be freed"
 
 
-NODE = """
+def test_garbage_of_the_first_task_is_freed(new_worker: Task) -> None:
+    code = """
+import weakref
 class Node: pass
 node = Node()
-node.itself = node"""
-
-
-def test_garbage_of_the_first_task_is_freed(new_worker: Task) -> None:
-    code = f"import weakref{NODE}\npython_worker.garbage = weakref.ref(node)\ndel node, Node"
-    assert new_worker(f"{code}\npython_worker.prepare_for_next_task()") == "None"
+node.itself = node
+python_worker.garbage = weakref.ref(node)
+del node, Node
+python_worker.prepare_for_next_task()"""
+    assert new_worker(code) == "None"
     assert new_worker("answer = python_worker.garbage() is None") == "True"
 
 

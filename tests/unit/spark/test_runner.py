@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_group_source.spark.runner import DriverStderr
+from tests.unit.new_process import run_python
 
 RUNNERS = """
 import logging, os, signal, sys
@@ -62,17 +63,7 @@ ENDS = {
 
 def test_a_runner_leaves_however_it_ends_and_ignores_sigterm_meanwhile() -> None:
     codes = [code for start, end, _ in ENDS.values() for code in (start, end)]
-    root = Path(__file__).parents[3]
-    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
-    ended = subprocess.run(
-        [sys.executable, "-c", RUNNERS, *codes],
-        cwd=root,
-        env=buffered,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=True,
-    )
+    ended = run_python(RUNNERS, *codes, env={**os.environ, "PYTHONUNBUFFERED": ""})
     lines = iter(ended.stdout.splitlines())
     for name, (_, _, status) in ENDS.items():
         assert [next(lines), next(lines)] == ["leaves", "has left"], (name, ended.stderr)

@@ -53,15 +53,11 @@ def columns(**requested: DataType) -> pa.Schema:
     return to_arrow_schema(StructType([StructField(name, kind) for name, kind in requested.items()]))
 
 
-def test_the_sources_own_schema_is_all_columns() -> None:
+def test_a_schema_has_all_columns_or_some_in_any_order_with_key_and_value_as_text() -> None:
     assert to_arrow_schema(source_schema(include_headers=True)) == ALL_COLUMNS
     assert to_arrow_schema(source_schema(include_headers=False)).names == ALL_COLUMNS.names[:-1]
-
-
-def test_some_columns_in_any_order_and_key_and_value_as_text() -> None:
-    assert columns(offset=LongType(), value=BinaryType()) == pa.schema(
-        [ALL_COLUMNS.field("offset"), ALL_COLUMNS.field("value")]
-    )
+    fields = [ALL_COLUMNS.field("offset"), ALL_COLUMNS.field("value")]
+    assert columns(offset=LongType(), value=BinaryType()) == pa.schema(fields)
     text = columns(value=StringType(), topic=StringType(), key=StringType())
     assert text == pa.schema([("value", pa.string()), ("topic", pa.string()), ("key", pa.string())])
 
@@ -89,20 +85,10 @@ def test_a_not_null_column_is_rejected_and_the_error_shows_the_correct_type(name
 ORDERS = {"kafka.bootstrap.servers": "one:9092,two:9092", "kafka.group.id": "g", "subscribe": "orders"}
 
 
-class Leaves:
-    """A Scala ``Seq``."""
-
-    def __init__(self, leaves: Sequence[Any]) -> None:
-        self._leaves = leaves
-
-    def distinct(self) -> Leaves:
-        return Leaves([leaf for number, leaf in enumerate(self._leaves) if leaf not in self._leaves[:number]])
-
-    def size(self) -> int:
-        return len(self._leaves)
-
-    def apply(self, number: int) -> Any:
-        return self._leaves[number]
+def scala_seq(leaves: Sequence[Any]) -> Any:
+    different = [leaf for number, leaf in enumerate(leaves) if leaf not in leaves[:number]]
+    found = SimpleNamespace(size=lambda: len(different), apply=different.__getitem__)
+    return SimpleNamespace(distinct=lambda: found)
 
 
 def leaf(options: dict[str, str], kind: str = "StreamingRelationV2", source: str = GroupSource.name()) -> Any:
@@ -114,7 +100,7 @@ def leaf(options: dict[str, str], kind: str = "StreamingRelationV2", source: str
 
 
 def query(*leaves: Any, name: str | None = "join") -> Any:
-    plan = SimpleNamespace(collectLeaves=lambda: Leaves(leaves))
+    plan = SimpleNamespace(collectLeaves=lambda: scala_seq(leaves))
     execution = SimpleNamespace(analyzedPlan=lambda: plan)
     identity = SimpleNamespace(toString=lambda: "0b0a")
     return SimpleNamespace(name=lambda: name, id=lambda: identity, streamingQuery=lambda: execution)
@@ -130,15 +116,10 @@ PATTERN = without("subscribe", subscribePattern="ord.*")
 @pytest.mark.parametrize(
     ("one", "other", "name", "says"),
     [
-        (
-            leaf(ORDERS),
-            leaf(ORDERS),
-            None,
-            "group g: 2 sources of the query 0b0a share this group: each reads only some",
-        ),
+        (leaf(ORDERS), leaf(ORDERS), None, "group g: 2 sources of the query 0b0a share this group: each reads only"),
         (leaf(ORDERS), leaf(without("subscribe", subscribe="customers, orders")), "join", ""),
         (leaf(ORDERS), leaf(PATTERN), "join", ""),
-        (leaf(PATTERN), leaf(PATTERN), "join", "some of the partitions of pattern ord.*, and"),
+        (leaf(PATTERN), leaf(PATTERN), "join", "each reads only some of the partitions of pattern ord.*, and"),
         (leaf(ORDERS), leaf(ORDERS | {"kafka.bootstrap.servers": "two:9092"}), "join", ""),
         (leaf(ORDERS), leaf(ORDERS | {"KAFKA.GROUP.ID": "g", "kafka.client.id": "mine"}), "join", ""),
         (leaf(ORDERS), leaf(ORDERS, source="Kafka-Group"), "join", ""),
@@ -153,8 +134,7 @@ def test_sources_that_have_a_topic_of_a_group_in_common_log_a_warning(
     assert caplog.text.count(says or "2 sources of the query join share") == 2
 
 
-ASSIGNED = without("subscribe", assign='{"orders": [0]}')
-FIRST = leaf(ORDERS)
+FIRST, ASSIGNED = leaf(ORDERS), without("subscribe", assign='{"orders": [0]}')
 
 
 @pytest.mark.parametrize(

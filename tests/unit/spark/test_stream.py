@@ -99,29 +99,30 @@ def fake(reader: GroupStreamReader) -> FakeDriver:
     return cast(FakeDriver, reader._driver)
 
 
-def reported(reader: GroupStreamReader, end: BatchOffset) -> threading.Thread:
-    """A completion of the batch that ends at ``end``, on a thread of its own."""
+def report(reader: GroupStreamReader, end: BatchOffset) -> bool:
+    """Reports a batch as completed, on a thread of its own; returns whether the reader has returned."""
     thread = threading.Thread(target=reader._batch_completed, args=(digest(logged(end)),), daemon=True)
     thread.start()
-    return thread
+    thread.join(TIMEOUT_S)
+    return not thread.is_alive()
 
 
 def test_the_reader_reports_end_offsets_and_counters_once_its_driver_exists(reader: GroupStreamReader) -> None:
     assert reader.reportLatestOffset() is None
     assert reader.initialOffset() == BatchOffset().as_json()
-    report = reader.reportLatestOffset()
-    assert report is not None
-    assert report["t"] == {"0": 5}
-    assert (report["#counters"]["joins"], report["#counters"]["rebalances"], report["#counters"]["lost"]) == (2, 1, 0)
+    reported = reader.reportLatestOffset()
+    assert reported is not None
+    assert reported["t"] == {"0": 5}
+    assert [reported["#counters"][each] for each in ("joins", "rebalances", "lost")] == [2, 1, 0]
 
 
 def test_a_reported_batch_is_completed_and_other_batches_are_not(reader: GroupStreamReader) -> None:
     first = reader.latestOffset(reader.initialOffset())
     assert first == batch(0, 3).as_json()
     for other in (batch(0, 2), replace(batch(0, 3), group="other"), replace(batch(0, 3), repeated=True)):
-        reported(reader, other).join(TIMEOUT_S)
+        report(reader, other)
     assert fake(reader).completed == []
-    reported(reader, batch(0, 3)).join(TIMEOUT_S)
+    report(reader, batch(0, 3))
     assert fake(reader).completed == [batch(0, 3)]
     assert reader.latestOffset(logged(batch(0, 3))) == batch(3, 5).as_json()
     assert fake(reader).completed == [batch(0, 3)]
@@ -131,17 +132,10 @@ def test_no_completion_waits_while_a_batch_is_planned(reader: GroupStreamReader)
     """The thread of the completions also hears of all other queries: a reader that does not read is cut off."""
     first = reader.latestOffset(reader.initialOffset())
     reader.partitions(reader.initialOffset(), first)
-    waiting: list[bool] = []
-
-    def completed_meanwhile() -> None:
-        for end in (batch(0, 3), batch(7, 9)):
-            thread = reported(reader, end)
-            thread.join(TIMEOUT_S)
-            waiting.append(thread.is_alive())
-
-    fake(reader).meanwhile = completed_meanwhile
+    returned: list[bool] = []
+    fake(reader).meanwhile = lambda: returned.extend(report(reader, end) for end in (batch(0, 3), batch(7, 9)))
     reader.latestOffset(logged(batch(0, 3)))
-    assert waiting == [False, False]
+    assert returned == [True, True]
     assert fake(reader).completed == [batch(0, 3)]
 
 
@@ -164,7 +158,7 @@ def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
         reader.latestOffset(start)
     assert len(reader.partitions(start, logged(batch(0, 3)))) == 1
     monkeypatch.setattr(FakeDriver, "planned", [batch(3, 5)])
-    reported(reader, batch(0, 3)).join(TIMEOUT_S)
+    report(reader, batch(0, 3))
     assert (fake(reader).started, fake(reader).completed) == ([(batch(0, 3), True)], [batch(0, 3)])
     assert reader.latestOffset(logged(batch(0, 3))) == batch(3, 5).as_json()
 
@@ -173,16 +167,14 @@ def test_a_logged_first_batch_is_repeated_although_a_topic_is_gone(
 def test_an_error_of_a_completion_ends_the_query_at_its_next_batch(reader: GroupStreamReader, error: Exception) -> None:
     reader.latestOffset(reader.initialOffset())
     fake(reader).error = error
-    reported(reader, batch(0, 3)).join(TIMEOUT_S)
+    report(reader, batch(0, 3))
     fake(reader).error = None
     with pytest.raises(type(error), match="refuses this member|a bug"):
         reader.latestOffset(logged(batch(0, 3)))
     assert fake(reader).planned == [batch(3, 5)]
 
 
-def test_the_end_during_a_long_completion_only_leaves(
-    reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_during_a_completion_only_leaves(reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "STOP_TIMEOUT", 0.1)
     reader.latestOffset(reader.initialOffset())
     locked, release = threading.Event(), threading.Event()

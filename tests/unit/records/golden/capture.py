@@ -50,16 +50,10 @@ class Capture:
         self._kafka = kafka
         self._expected: dict[str, dict[str, Any]] = {}
 
-    def topic(self, name: str, config: dict[str, str] | None = None) -> str:
-        return self._kafka.create_topic(name, config=config)
-
     def golden(self, *arguments: str) -> str:
-        """Runs ``Golden.java``."""
         command = [java(), "-cp", f"{self._kafka.libs}/*", str(HERE / "Golden.java"), arguments[0]]
-        done = subprocess.run(
-            [*command, self._kafka.bootstrap_servers, *arguments[1:]], check=True, capture_output=True
-        )
-        return done.stdout.decode()
+        command += [self._kafka.bootstrap_servers, *arguments[1:]]
+        return subprocess.run(command, check=True, capture_output=True).stdout.decode()
 
     def keep(self, name: str, isolations: tuple[str, ...] = ("read_uncommitted",)) -> None:
         """Copies the segments of topic ``name`` and what is to be read of them."""
@@ -85,9 +79,8 @@ class Capture:
             producer.flush()
 
     def librdkafka(self, topic: str, codec: str) -> None:
-        producer = Producer(
-            {"bootstrap.servers": self._kafka.bootstrap_servers, "compression.type": codec, "linger.ms": 200}
-        )
+        servers = self._kafka.bootstrap_servers
+        producer = Producer({"bootstrap.servers": servers, "compression.type": codec, "linger.ms": 200})
         for key, value, headers, timestamp in [*records(), (None, None, [("null", None)], FIRST)]:
             options: dict[str, Any] = {"headers": headers, "timestamp": timestamp}
             producer.produce(topic, value, key, **options)
@@ -113,20 +106,20 @@ def main() -> None:
     with EmbeddedKafka(config={"log.retention.ms": "-1"}) as kafka:
         capture = Capture(kafka)
         for codec in CODECS:
-            capture.golden("plain", capture.topic(f"java.{codec}"), codec)
+            capture.golden("plain", kafka.create_topic(f"java.{codec}"), codec)
             capture.keep(f"java.{codec}")
-            capture.kafka_python(capture.topic(f"kafka-python.{codec}"), codec)
+            capture.kafka_python(kafka.create_topic(f"kafka-python.{codec}"), codec)
             capture.keep(f"kafka-python.{codec}")
-            capture.librdkafka(capture.topic(f"librdkafka.{codec}"), codec)
+            capture.librdkafka(kafka.create_topic(f"librdkafka.{codec}"), codec)
             capture.keep(f"librdkafka.{codec}")
-        appended = capture.topic("log-append-time.java", {"message.timestamp.type": "LogAppendTime"})
+        appended = kafka.create_topic("log-append-time.java", config={"message.timestamp.type": "LogAppendTime"})
         capture.golden("plain", appended, "lz4")
         capture.keep(appended)
-        transactional = capture.topic("transactions.java")
+        transactional = kafka.create_topic("transactions.java")
         capture.golden("transactions", transactional)
         capture.keep(transactional, ("read_uncommitted", "read_committed"))
         config = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
-        compacted = capture.topic("compacted.java", config)
+        compacted = kafka.create_topic("compacted.java", config=config)
         for _ in range(2):  # a segment ends with a record that is segment.ms younger than its first
             capture.golden("compacted", compacted)
         await_compaction(next(kafka.directory.rglob(f"{compacted}-0")))
