@@ -11,22 +11,22 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
 
 import spark_group_source
 from spark_group_source.clock import Deadline
-from spark_group_source.group.consumer import ConsumerProtocol, build_leave, build_request, interpret
+from spark_group_source.group.consumer import ConsumerProtocol, build_leave, build_request
 from spark_group_source.group.consumer_messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from spark_group_source.group.consumer_state import ConsumerMembership, Heartbeat, HeartbeatAnswered, TopicIdPartition
+from spark_group_source.group.consumer_state import ConsumerMembership, Heartbeat
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Phase
 from spark_group_source.group.settings import GroupSettings, Subscription
@@ -35,6 +35,7 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand
+from tests.unit.wire_options import wire_options
 
 A, B = (TopicPartition("t", number) for number in (0, 10))
 T = uuid.UUID(int=1)
@@ -56,16 +57,10 @@ ALL = {
 def fields(me: ConsumerMembership) -> dict[str, Any]:
     """The fields that a heartbeat reports."""
     request = build_request(me, SETTINGS)
-    partitions = request.topic_partitions
-    reported = {
-        "rack_id": request.rack_id,
-        "rebalance_timeout_ms": None if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms,
-        "server_assignor": request.server_assignor,
-        "subscribed_topic_names": request.subscribed_topic_names,
-        "subscribed_topic_regex": request.subscribed_topic_regex,
-        "topic_partitions": None if partitions is None else [(each.topic_id, each.partitions) for each in partitions],
-    }
-    return {name: value for name, value in reported.items() if value is not None}
+    reported = {name: getattr(request, name) for name in (*ALL, "subscribed_topic_regex")}
+    if reported["topic_partitions"] is not None:
+        reported["topic_partitions"] = [(each.topic_id, each.partitions) for each in request.topic_partitions]
+    return {name: value for name, value in reported.items() if value not in (None, -1)}
 
 
 def test_a_join_reports_everything_with_epoch_0_and_no_partitions() -> None:
@@ -79,10 +74,7 @@ def test_a_join_reports_everything_with_epoch_0_and_no_partitions() -> None:
     ("me", "reported"),
     [
         (replace(OWNER, answered=OWNER.report), {}),
-        (
-            replace(OWNER, answered=replace(OWNER.report, owned=frozenset())),
-            {"topic_partitions": ALL["topic_partitions"]},
-        ),
+        (replace(OWNER, answered=replace(OWNER.report, owned=frozenset())), {"topic_partitions": [(T, [0, 10])]}),
         (replace(OWNER, answered=OWNER.report, owned={}), {"topic_partitions": []}),
         (replace(OWNER, answered=OWNER.report, topics=frozenset({"t"})), {"subscribed_topic_names": ["t"]}),
         (OWNER, ALL),
@@ -94,44 +86,27 @@ def test_a_heartbeat_reports_changes_since_the_last_answer(me: ConsumerMembershi
     assert build_request(me, STATIC).instance_id == "i", "with every heartbeat"
 
 
-@pytest.mark.parametrize(
-    ("settings", "epoch"), [(SETTINGS, -1), (STATIC, -2), (replace(STATIC, static_leaves=True), -1)]
-)
-def test_a_static_member_leaves_for_now(settings: GroupSettings, epoch: int) -> None:
-    request = build_leave(OWNER, settings)
-    assert (request.member_id, request.member_epoch, request.instance_id) == ("m", epoch, settings.instance_id)
-    assert request.topic_partitions is None
-
-
-def test_a_response_has_all_assigned_partitions_or_keeps_the_last_assignment() -> None:
-    response = SimpleNamespace(member_epoch=8, heartbeat_interval_ms=2500, assignment=None)
-    assert interpret(response, OWNER.report, 45.0) == HeartbeatAnswered(OWNER.report, 8, None, 2.5, 45.0)
-    topic = SimpleNamespace(topic_id=T, partitions=[0, 10])
-    response.assignment = SimpleNamespace(topic_partitions=[topic])
-    assigned = frozenset({TopicIdPartition(T, 0), TopicIdPartition(T, 10)})
-    assert interpret(response, OWNER.report, 45.0) == HeartbeatAnswered(OWNER.report, 8, assigned, 2.5, 45.0)
-
-
-class Listener:
-    """Ignores all notifications."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
+def test_only_a_static_member_leaves_for_now_unless_it_is_to_leave() -> None:
+    leaves = [build_leave(OWNER, each) for each in (SETTINGS, STATIC, replace(STATIC, static_leaves=True))]
+    assert [(each.member_epoch, each.topic_partitions) for each in leaves] == [(-1, None), (-2, None), (-1, None)]
 
 
 @pytest.fixture
 def protocol(hand: Hand) -> Iterator[ConsumerProtocol]:
     with FakeKafka() as fake:
         fake.create_topic("t")
-        cluster = Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))
+        cluster = Cluster(wire_options(fake))
         settings = GroupSettings("g", Subscription(("t",)), WireOptions(()), consumer_protocol=True)
-        member = Member(cluster, settings, Listener(), hand)
+        member = Member(cluster, settings, Mock(), hand)
         assert isinstance(member._protocol, ConsumerProtocol)
-        member._protocol.listener = Listener()
+        member._protocol.listener = Mock()
         member._protocol.subscribe(["t"])
         yield member._protocol
         cluster.close()
         member._closing.close()
+
+
+REASON = "A custom assignor is in use."
 
 
 def heartbeats(protocol: ConsumerProtocol, *errors: int) -> list[int]:
@@ -142,12 +117,7 @@ def heartbeats(protocol: ConsumerProtocol, *errors: int) -> list[int]:
     def call(request: Any, deadline: Deadline, while_waiting: Any = None) -> Any:
         epochs.append(request.member_epoch)
         return ConsumerGroupHeartbeatResponse(
-            version=1,
-            error_code=next(codes),
-            error_message="A custom assignor is in use.",
-            member_epoch=5,
-            heartbeat_interval_ms=5000,
-            assignment=None,
+            version=1, error_code=next(codes), error_message=REASON, member_epoch=5, heartbeat_interval_ms=5000
         )
 
     protocol.client.call = call  # type: ignore[method-assign]
@@ -165,13 +135,11 @@ def test_a_member_of_a_deleted_group_joins_again(protocol: ConsumerProtocol) -> 
     ("error_code", "advice"),
     [(69, "set 'kafka.group.protocol' to classic"), (112, "Set 'kafka.group.remote.assignor'")],
 )
-def test_a_refused_join_ends_the_query_with_the_brokers_reason_and_the_option_to_change(
-    protocol: ConsumerProtocol, error_code: int, advice: str
-) -> None:
+def test_a_refused_join_ends_a_query_with_the_reason(protocol: ConsumerProtocol, error_code: int, advice: str) -> None:
     heartbeats(protocol, error_code)
     me = protocol.member.membership
     assert me.phase is Phase.FAILED
-    assert "The broker says: A custom assignor is in use." in str(me.error)
+    assert f"The broker says: {REASON}" in str(me.error)
     assert advice in str(me.error)
 
 
@@ -196,15 +164,8 @@ IN_TOPIC_T = "02000102030405060708090a0b0c0d0e0f02740300000000000000020000"
 """The same with the topic's name."""
 
 
-JOINING = {
-    "member_epoch": 0,
-    "instance_id": "i",
-    "rack_id": "r",
-    "rebalance_timeout_ms": 300_000,
-    "subscribed_topic_names": ["t", "u"],
-    "server_assignor": "uniform",
-    "topic_partitions": [],
-}
+JOINING = ALL | {"member_epoch": 0, "instance_id": "i", "topic_partitions": []}
+JOINING |= {"subscribed_topic_names": ["t", "u"], "server_assignor": "uniform"}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@ none for the first joins in a row, then it doubles. Timeouts of a member that de
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from spark_group_source import clock
@@ -29,9 +31,7 @@ def joins(hand: Hand, waits: list[float]) -> Heartbeats:
     return Heartbeats(GroupSettings("g", Subscription(("t",)), wire), 3.0, hand, None)
 
 
-def test_warnings_about_failing_requests_are_a_minute_apart(
-    joins: Heartbeats, hand: Hand, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failing_requests_warn_once_a_minute(joins: Heartbeats, hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
     for at, warnings in ((59.0, 0), (61.0, 1), (62.0, 1), (120.0, 1), (121.0, 2)):
         hand.now = at
         joins.log_failure(RequestFailed(ErrorAction.RETRY, "why"))
@@ -52,9 +52,7 @@ def test_the_first_joins_in_a_row_need_no_backoff_and_the_next_double_it(joins: 
     assert waits == [], "a heartbeat was successful"
 
 
-def test_a_join_after_the_backoff_of_a_failed_request_does_not_wait_again_but_the_next_one_does(
-    joins: Heartbeats, waits: list[float]
-) -> None:
+def test_a_join_after_the_backoff_of_a_failed_request_waits_no_longer(joins: Heartbeats, waits: list[float]) -> None:
     for _ in range(PROMPT_JOINS):
         joins.await_join()
     joins.await_retry()
@@ -65,14 +63,9 @@ def test_a_join_after_the_backoff_of_a_failed_request_does_not_wait_again_but_th
 
 
 def settings(rebalance: float, session: float, heartbeat: float, request: float = 30.0) -> GroupSettings:
-    return GroupSettings(
-        "g",
-        Subscription(("t",)),
-        WireOptions((), request_timeout=request),
-        rebalance_timeout=rebalance,
-        session_timeout=session,
-        heartbeat_interval=heartbeat,
-    )
+    wire = WireOptions((), request_timeout=request)
+    times: Any = {"rebalance_timeout": rebalance, "session_timeout": session, "heartbeat_interval": heartbeat}
+    return GroupSettings("g", Subscription(("t",)), wire, **times)
 
 
 @pytest.mark.parametrize(

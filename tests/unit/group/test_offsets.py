@@ -113,9 +113,7 @@ def test_no_commit_request_is_too_large(fake: FakeKafka, offsets: GroupOffsets, 
 
 
 @pytest.mark.parametrize("error_code", [69, 82])
-def test_a_commit_of_a_deleted_group_or_a_fenced_member_loses_the_partitions(
-    fake: FakeKafka, offsets: GroupOffsets, error_code: int
-) -> None:
+def test_a_commit_of_a_former_member_loses_partitions(fake: FakeKafka, offsets: GroupOffsets, error_code: int) -> None:
     fake.next("OffsetCommit", Fault(error=error_code))
     answer = offsets.commit(Membership(member_id="m"), {TP: CommittedOffset(7)}, Deadline.after(TIMEOUT))
     assert answer.failure is not None

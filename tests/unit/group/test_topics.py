@@ -122,11 +122,3 @@ def test_partitions_that_members_own_are_known_before_any_metadata() -> None:
     brokers = Brokers({}, FOUR)
     brokers.view.expect([TopicPartition("t", 2)])
     assert brokers.seen() == {"t": 4}
-
-
-def test_a_complete_response_needs_no_other_broker() -> None:
-    brokers = Brokers(TWO, TWO)
-    assert brokers.seen() == {"t": 2}
-    brokers.answers[0] = FOUR
-    assert brokers.seen() == {"t": 4}
-    assert brokers.asked == 2

@@ -123,9 +123,7 @@ def test_the_target_is_the_end_offsets_of_the_first_lookup(world: World, target:
 
 
 @pytest.mark.parametrize("trouble", ["no leader", "unknown partition", "topic error", "unknown topic", "no broker"])
-def test_retriable_errors_while_the_target_is_looked_up_leave_nothing_out(
-    world: World, trouble: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retriable_errors_leave_nothing_out(world: World, trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world.silent = {A} if trouble == "no leader" else set()
     world.missing = {A} if trouble == "unknown partition" else set()
     world.topic_error = {"topic error": 5, "unknown topic": 3}.get(trouble, 0)

@@ -127,9 +127,7 @@ def test_partitions_without_a_commit_are_read_from_earliest_unless_the_fallback_
         planned(fake, startingOffsets="committed", startingOffsetsFallback="fail")
 
 
-def test_a_commit_in_a_diverged_log_is_data_loss_or_read_from_the_first_replaced_record(
-    fake: FakeKafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_commit_in_a_diverged_log_is_data_loss_or_accepted(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
     fake.commit(GROUP, {("t", 0): 5, ("t", 1): 2}, epoch=0)
     fake.elect("t", 0, end=3, leader=2)
     fake.elect("t", 1)
@@ -201,9 +199,7 @@ def test_an_impossible_range_is_an_error_with_offsets_and_options(
         planned(fake, **given)
 
 
-def test_offsets_outside_the_log_become_the_nearest_if_data_loss_is_accepted(
-    fake: FakeKafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_accepted_offsets_outside_the_log_become_the_nearest(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
     given = {"startingOffsets": offsets(0, 9, 0), "endingOffsets": offsets(5, 9, 0), "failOnDataLoss": "false"}
     with caplog.at_level(logging.WARNING):
         assert planned(fake, **given) == {"t-0": (2, 5), "t-1": (3, 3), "t-2": (0, 0)}

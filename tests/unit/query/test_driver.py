@@ -77,9 +77,7 @@ def test_starting_offsets_of_a_new_checkpoint_must_name_all_partitions(fake: Fak
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
-def test_a_changed_option_that_omits_a_partition_which_is_still_to_start_fails_the_query_with_its_name(
-    fake: FakeKafka, start: Start, option: str
-) -> None:
+def test_a_changed_option_must_name_a_partition_still_to_start(fake: FakeKafka, start: Start, option: str) -> None:
     read = OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))
     logged = replace(BatchOffset.of([read], "g"), pinned_starts={TopicPartition("t", 1): PinnedStart()})
     with pytest.raises(OptionError, match=rf"'{option}' must name .*missing: t-1.*Write, .*{{\"t\":{{\"0\":4,\"1\":"):
@@ -225,21 +223,21 @@ def test_a_batch_waits_for_the_minimum_or_the_delay_and_keeps_the_byte_limit(fak
 OWN = "app-t-local-1-77"
 
 
+def group_of(*client_ids: str) -> GroupDescription:
+    return GroupDescription("Stable", "", tuple(MemberDescription("m", each, "h") for each in client_ids))
+
+
 @pytest.mark.parametrize(
-    ("group", "logged"),
+    ("answer", "logged"),
     [
-        ([OWN, "app-u-local-1-78", "app-t-local-12-79", "mine"], 1),
-        ([OWN, "app-t-local-2-79"], 0),
+        (group_of(OWN, "app-u-local-1-78", "app-t-local-12-79", "mine"), 1),
+        (group_of(OWN, "app-t-local-2-79"), 0),
         (RequestFailed(ErrorAction.REDISCOVER, "moved"), 0),
         (RequestFailed(ErrorAction.FATAL, "denied"), 0),
     ],
 )
-def test_other_members_of_the_application_are_logged_if_the_group_can_be_described(
-    group: list[str] | RequestFailed, logged: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    if isinstance(group, list):
-        members = tuple(MemberDescription("m", each, "h") for each in group)
-    answers = [group if isinstance(group, RequestFailed) else GroupDescription("Stable", "", members)]
+def test_members_of_the_application_are_logged(answer: object, logged: int, caplog: pytest.LogCaptureFixture) -> None:
+    answers = [answer]
     offsets: Any = SimpleNamespace(describe=lambda deadline: answers.pop())
     with caplog.at_level(logging.INFO):
         log_other_members(offsets, "g", OWN, "local-1", time.monotonic)
@@ -248,9 +246,7 @@ def test_other_members_of_the_application_are_logged_if_the_group_can_be_describ
     assert (len(caplog.records), answers) == (logged, []), "there is one lookup, and none without an application id"
 
 
-def test_a_topic_whose_id_is_unknown_is_read_later_and_does_not_count_as_recreated(
-    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_of_unknown_id_is_read_later(fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = start()
     with monkeypatch.context() as outage:
         outage.setattr(driver._planner._topic_ids, "of", lambda topics: {})

@@ -64,9 +64,7 @@ def test_lookups_are_rarer_the_longer_no_record_arrives_and_the_more_partitions_
     assert least <= sum(api == "ListOffsets" for api, _, _ in fake.requests[before:]) / 5 <= most
 
 
-def test_a_partition_without_a_leader_delays_the_others_little_and_is_read_seconds_after_an_election(
-    fake: FakeKafka, ends: EndOffsets, hand: Hand
-) -> None:
+def test_a_partition_without_a_leader_delays_the_others_little(fake: FakeKafka, ends: EndOffsets, hand: Hand) -> None:
     positions = partitions(fake, 2)
     ends.of(positions)
     fake.logs["t"][0].leader = None

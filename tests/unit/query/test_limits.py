@@ -4,7 +4,6 @@ estimates from samples, on logs whose sizes are known."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 
 import pytest
 
@@ -13,7 +12,6 @@ from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.fetch import size_samples
 from spark_group_source.fetch.size_samples import sample_sizes
 from spark_group_source.offsets import Offsets, TopicPartition
-from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.limits import MAX_OFFSET_SIZE, RETRY_INTERVAL, ByteLimit, admit
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka, Fault
@@ -162,19 +160,6 @@ def test_without_any_sample_a_batch_is_limited_all_the_same(made: Make, monkeypa
     assert logs.limit.limit({tp: 3}, {tp: 9}, 1) == {tp: 4}, "a limit below one record"
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeKafka]:
-    with FakeKafka(brokers=2) as running:
-        yield running
-
-
-@pytest.fixture
-def cluster(fake: FakeKafka) -> Iterator[Cluster]:
-    given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t"}
-    with closing(Cluster(parse_options(given).with_client_id("test").wire)) as opened:
-        yield opened
-
-
 def sizes_at(
     cluster: Cluster, offsets: Offsets, max_bytes: int = 2**20
 ) -> tuple[dict[TopicPartition, float], set[TopicPartition]]:
@@ -200,9 +185,7 @@ def test_samples_are_bytes_per_offset_of_stored_record_batches(fake: FakeKafka, 
     assert sizes == pytest.approx({tp: size for tp, size in expected.items() if tp != one})
 
 
-def test_partitions_with_large_record_batches_get_a_sample_or_the_first_of_a_broker(
-    fake: FakeKafka, cluster: Cluster
-) -> None:
+def test_large_record_batches_get_a_sample_or_the_first_of_a_broker(fake: FakeKafka, cluster: Cluster) -> None:
     fake.create_topic("t", partitions=12)
     for partition in range(11):
         fake.produce("t", ["x" * 1000] * (1 if partition % 2 else 100), partition)

@@ -182,9 +182,7 @@ def test_the_start_waits_for_a_new_partition(fake: FakeKafka, start: Start, monk
     assert committed(fake) == {3: 0}
 
 
-def test_a_deleted_partition_is_data_loss_for_a_query_that_has_read_it(
-    fake: FakeKafka, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_deleted_partition_is_data_loss(fake: FakeKafka, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     logged = BatchOffset.of([OffsetRange("t", number, 4, 4, str(fake.ids["t"])) for number in (0, 7)])
     with pytest.raises(DataLoss, match="t-7 does not exist any more.*failOnDataLoss"):
         start(logged, assign='{"t": [0, 7]}')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -73,24 +74,17 @@ def test_the_later_lineage_applies_and_within_one_the_further_offset(
     assert resume_at(committed, logged, **more) == start
 
 
-def begin(
-    tracker: OffsetTracker,
-    tp: TopicPartition,
-    start: Start,
-    committed: CommittedOffset | None,
-    now: int = 0,
-    topic_id: str = "",
-) -> None:
-    """The partition is assigned, and starts there; a lineage that begins has the id ``now``."""
-    tracker.partitions_assigned(frozenset({tp}), OWNER)
-    with tracker.start_lookup(frozenset({tp})) as lookup:
-        commits = {} if committed is None else {tp: committed}
+def begin(tracker: OffsetTracker, start: Start, committed: CommittedOffset | None, now: int = 0) -> None:
+    """Partition A is assigned, and starts there; a lineage that begins has the id ``now``."""
+    tracker.partitions_assigned(frozenset({A}), OWNER)
+    with tracker.start_lookup(frozenset({A})) as lookup:
+        commits = {} if committed is None else {A: committed}
         start = start._replace(lineage=now) if start.lineage is None else start
-        tracker.record_starts(lookup, {tp: start}, commits, {tp.topic: topic_id}, 0.0)
+        tracker.record_starts(lookup, {A: start}, commits, {}, 0.0)
 
 
-def remove(tracker: OffsetTracker, *partitions: TopicPartition) -> None:
-    tracker.remove(frozenset(partitions))
+def remove(tracker: OffsetTracker) -> None:
+    tracker.remove(frozenset({A}))
 
 
 def complete(tracker: OffsetTracker) -> None:
@@ -105,7 +99,7 @@ AT_5 = ours(5)
 def owning(start: int = 5, committed: CommittedOffset | None = AT_5) -> OffsetTracker:
     """A tracker in which partition A starts there, with this commit of the group."""
     tracker = OffsetTracker()
-    begin(tracker, A, Start(start, COMMITTED), committed)
+    begin(tracker, Start(start, COMMITTED), committed)
     return tracker
 
 
@@ -113,19 +107,11 @@ def pending(tracker: OffsetTracker) -> dict[TopicPartition, int]:
     return {tp: owned.completed for tp, owned in tracker.pending(OWNER).items()}
 
 
-def plan(tracker: OffsetTracker, end: int, tp: TopicPartition = A) -> OffsetTracker:
-    owned = tracker._owned[tp]
-    tracker.reserve(frozenset({tp}))
-    tracker.planned(BatchOffset.of([OffsetRange(*tp, owned.position, end, owned.topic_id, lineage=owned.lineage)]))
+def plan(tracker: OffsetTracker, end: int) -> OffsetTracker:
+    owned = tracker._owned[A]
+    tracker.reserve(frozenset({A}))
+    tracker.planned(BatchOffset.of([OffsetRange(*A, owned.position, end, owned.topic_id, lineage=owned.lineage)]))
     return tracker
-
-
-def test_a_start_without_our_commit_is_committed_at_once_with_tag_and_lineage() -> None:
-    assert pending(owning()) == {}
-    assert pending(owning(0, None)) == {A: 0}
-    tracker = OffsetTracker()
-    begin(tracker, A, Start(5, MOVED, None), CommittedOffset(5), 7)
-    assert (pending(tracker), tracker._owned[A].lineage) == ({A: 5}, 7)
 
 
 def test_a_rejected_commit_stays_pending_but_a_revocation_waits_only_for_a_few_retries() -> None:
@@ -138,8 +124,8 @@ def test_a_rejected_commit_stays_pending_but_a_revocation_waits_only_for_a_few_r
     complete(plan(tracker, 3))
     assert tracker.uncommitted() == {A}
     tracker.commits_rejected(tracker.pending(OWNER))
-    remove(tracker, A)
-    begin(tracker, A, Start(0, COMMITTED), None)
+    remove(tracker)
+    begin(tracker, Start(0, COMMITTED), None)
     assert tracker.uncommitted() == {A}, "the rejections were those of the former assignment"
 
 
@@ -156,8 +142,8 @@ def test_a_rejected_commit_of_a_deleted_partition_is_not_pending_until_brokers_k
 def back_in_mid_batch(start: Start, committed: CommittedOffset | None) -> OffsetTracker:
     """A tracker that has lost partition A in a batch [5, 9) and has it again, with this start and commit."""
     tracker = plan(owning(), 9)
-    remove(tracker, A)
-    begin(tracker, A, start, committed)
+    remove(tracker)
+    begin(tracker, start, committed)
     return tracker
 
 
@@ -183,24 +169,11 @@ def test_a_batch_does_not_overwrite_a_rewind_made_during_the_batch() -> None:
     assert pending(tracker) == {}
 
 
-def test_a_batch_of_a_deleted_topic_is_not_committed_to_its_successor() -> None:
-    tracker = owning()
-    tracker._owned[A].topic_id = "former"
-    plan(tracker, 9)
-    remove(tracker, A)
-    begin(tracker, A, Start(20, COMMITTED), ours(20), topic_id="new")
-    complete(tracker)
-    assert tracker._owned[A].completed == 20
-    begin(tracker, A, Start(0, COMMITTED), None, topic_id="new")
-    complete(tracker)
-    assert pending(tracker) == {A: 0}
-
-
 def test_a_partition_lost_or_started_elsewhere_while_its_batch_was_planned_keeps_its_state() -> None:
     tracker = owning(7, ours(7))
     tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
     assert tracker._owned[A].position == 7
-    remove(tracker, A)
+    remove(tracker)
     tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
     assert A not in tracker._owned
 
@@ -208,8 +181,8 @@ def test_a_partition_lost_or_started_elsewhere_while_its_batch_was_planned_keeps
 def test_a_commit_is_neither_confirmed_nor_rejected_for_a_partition_that_has_started_again_since() -> None:
     tracker = owning(5, None)
     sent = tracker.pending(OWNER)
-    remove(tracker, A)
-    begin(tracker, A, Start(5, COMMITTED), None)
+    remove(tracker)
+    begin(tracker, Start(5, COMMITTED), None)
     tracker.confirmed({A: 5}, sent)
     assert pending(tracker) == {A: 5}
     assert not tracker.commits_rejected(sent)
@@ -226,14 +199,12 @@ def test_nothing_is_planned_or_committed_for_a_membership_before_the_present_ass
     [(ours(5), {A: 9}), (ours(9), {}), (ours(12), {}), (CommittedOffset(5), {}), (ours(5, 8), {})],
     ids=["moved back", "as committed", "further", "another program", "a later lineage"],
 )
-def test_a_late_commit_of_ours_that_moved_the_group_back_is_found_and_repaired(
-    found: CommittedOffset, again: dict[TopicPartition, int], hand: Hand
-) -> None:
+def test_a_late_commit_of_ours_is_mended(found: CommittedOffset, again: dict[TopicPartition, int], hand: Hand) -> None:
     tracker = OffsetTracker(hand)
-    begin(tracker, A, Start(9, COMMITTED), ours(9))
+    begin(tracker, Start(9, COMMITTED), ours(9))
     tracker.unanswered({A})
-    remove(tracker, A)
-    begin(tracker, A, Start(9, COMMITTED), ours(9))  # in the same generation: its commits are not fenced
+    remove(tracker)
+    begin(tracker, Start(9, COMMITTED), ours(9))  # in the same generation: its commits are not fenced
     for later, unsettled in ((599.9, {A}), (0.2, set())):
         hand.now += later
         assert tracker.unsettled(OWNER) == unsettled
@@ -255,7 +226,7 @@ def test_a_start_that_was_looked_up_before_its_partition_was_lost_and_came_back_
     tracker = OffsetTracker()
     tracker.partitions_assigned(BOTH, OWNER)
     with tracker.start_lookup(BOTH) as lookup:
-        remove(tracker, A)
+        remove(tracker)
         tracker.partitions_assigned(frozenset({A}), OWNER)
         assert tracker.record_starts(lookup, dict.fromkeys(BOTH, Start(3, COMMITTED)), {}, {}, 0.0).keys() == {B}
     assert tracker.positions(OWNER).keys() == {B}
@@ -327,45 +298,35 @@ def test_a_lineage_is_as_old_as_the_lookup_that_found_the_move() -> None:
     assert tracker.positions(OWNER)[A].lineage == 4_500
 
 
-def test_a_partition_that_is_lost_in_mid_batch_is_given_up_where_it_started_if_no_commit_is_known() -> None:
+def test_a_partition_that_is_lost_in_mid_batch_is_given_up_where_it_started_until_it_is_moved() -> None:
     tracker = OffsetTracker()
-    begin(tracker, A, Start(250, MOVED, None), CommittedOffset(250), 7)  # and the commit of our tag fails
-    plan(tracker, 350)
-    remove(tracker, A)
-    assert tracker.logged(frozenset({A}), {"t": ""}).given_up == {A: 250}
 
+    def given_up() -> Mapping[TopicPartition, int]:
+        found = tracker.logged(frozenset({A}), {"t": ""})
+        assert found.ranges[A].end == 65
+        return found.given_up
 
-@pytest.mark.parametrize("moved", [(), (Start(0, MOVED, None),)], ids=["before its start is known", "elsewhere"])
-def test_a_partition_that_is_lost_again_stays_given_up_where_the_batch_was_lost(moved: tuple[Start, ...]) -> None:
-    tracker = OffsetTracker()
-    begin(tracker, A, Start(60, COMMITTED), ours(60), 7)
-    plan(tracker, 70)
-    remove(tracker, A)
-    tracker.partitions_assigned(frozenset({A}), OWNER)
-    for start in moved:
-        begin(tracker, A, start, CommittedOffset(0), 7)
-    remove(tracker, A)
-    expected = {} if moved else {A: 60}
-    assert tracker.logged(frozenset({A}), {"t": ""}).given_up == expected, "an operator's next move is a decision"
-
-
-def test_a_partition_that_is_lost_before_the_first_batch_of_a_lineage_is_not_given_up_in_the_one_before() -> None:
-    tracker = OffsetTracker()
-    begin(tracker, A, Start(25, MOVED, None), CommittedOffset(25), 7)
+    begin(tracker, Start(25, MOVED, None), CommittedOffset(25), 7)  # and the commit of our tag fails
     plan(tracker, 65)
-    remove(tracker, A)
-    begin(tracker, A, Start(0, MOVED, None), CommittedOffset(0), 8)
+    remove(tracker)
+    assert given_up() == {A: 25}
+    tracker.partitions_assigned(frozenset({A}), OWNER)
+    remove(tracker)
+    assert given_up() == {A: 25}, "it was lost again before its start was known"
+    begin(tracker, Start(0, MOVED, None), CommittedOffset(0), 8)
+    remove(tracker)
+    assert given_up() == {}, "an operator's next move is a decision"
+    begin(tracker, Start(0, MOVED, None), CommittedOffset(0), 9)
     complete(tracker)
     tracker.reserve(frozenset({A}))  # a batch from 0 on, which is not planned yet
-    remove(tracker, A)
-    found = tracker.logged(frozenset({A}), {"t": ""})
-    assert (found.ranges[A].end, found.given_up) == (65, {}), "an operator may have moved it to 15 since"
+    remove(tracker)
+    assert given_up() == {}, "an operator may have moved it to 15 since"
 
 
 def test_a_partition_that_is_lost_before_the_batch_that_reads_it_is_recorded_starts_behind_that_batch() -> None:
     tracker = owning()
     tracker.reserve(frozenset({A}))
-    remove(tracker, A)
+    remove(tracker)
     tracker.partitions_assigned(frozenset({A}), OWNER)
     with tracker.start_lookup(frozenset({A})) as lookup:
         tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))

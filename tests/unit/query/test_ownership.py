@@ -28,7 +28,6 @@ from spark_group_source.group.offsets import RESET_TAG, CommitResult, CommittedO
 from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.committer import RetryTimer
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.ownership import AssignedPartitions
 from tests.unit.hand_clock import Hand
@@ -59,7 +58,7 @@ class World:
         self.meanwhile: Callable[[], None] = lambda: None
         self.refused: RequestFailed | None = None
         self.commits_refused: RequestFailed | None = None
-        self.errors: dict[TopicPartition, int] = {}
+
         self.waits: list[float] = []
 
     def topic_ids(self, names: Iterable[str], deadline: Deadline) -> dict[str, str]:
@@ -94,10 +93,9 @@ class World:
         self._asked(deadline)
         if refused := self.refused or self.commits_refused:
             return CommitResult(unanswered=frozenset(offsets) if refused.unanswered else frozenset(), failure=refused)
-        taken = {tp: commit for tp, commit in offsets.items() if tp not in self.errors}
-        self.commits.append({tp: commit.offset for tp, commit in taken.items()})
-        self.offsets |= taken
-        return CommitResult(frozenset(taken), {tp: code for tp, code in self.errors.items() if tp in offsets})
+        self.commits.append({tp: commit.offset for tp, commit in offsets.items()})
+        self.offsets |= offsets
+        return CommitResult(frozenset(offsets))
 
 
 @pytest.fixture
@@ -167,11 +165,6 @@ class Query(AssignedPartitions):
         """What the query's thread does before each batch."""
         self.retry_pending(OWNER, clients=self.world.clients)
 
-    def retry_if_due(self) -> None:
-        """What the member's thread does between its heartbeats."""
-        if self.world.hand() >= self.retry_due(OWNER):
-            self.retry_pending(OWNER, Deadline.after(45.0 / 2))
-
 
 def test_start_positions_of_assigned_partitions_are_committed_at_once(world: World) -> None:
     world.offsets[B] = ours(4)
@@ -221,6 +214,10 @@ def test_later_partitions_keep_their_commits_if_the_query_resets_its_first_assig
     query = Query(world, startingOffsets=COVERS_ALL, resetOffsetsOnStart="true")
     assert query.assign(A).assign(B).positions() == {A: 5, B: 4}
     assert world.commits == [{A: 5}, {B: 4}], "the commit of another program gets our tag"
+    restarted = Query(world, startingOffsets=COVERS_ALL, resetOffsetsOnStart="true")
+    restarted.restore(BatchOffset({}, "g", EXISTING, frozenset({A})))
+    world.offsets[A] = CommittedOffset(8)
+    assert restarted.assign(B).assign(A).positions() == {A: 5, B: 4}, "it died before any start of the first assignment"
 
 
 @pytest.mark.parametrize(
@@ -336,7 +333,8 @@ def test_a_late_commit_does_not_stay_the_last_word_after_its_partition_was_moved
     assert moved.offset == 2
     world.offsets[A] = ours(6)
     world.hand.now += 1.0
-    query.retry_if_due()
+    assert query.retry_due(OWNER) <= world.hand()
+    query.retry_pending(OWNER, Deadline.after(45.0 / 2))  # as the member's thread does between its heartbeats
     assert world.offsets[A] == moved
 
 
@@ -371,13 +369,6 @@ def test_the_tag_of_a_reset_is_removed_when_a_batch_is_logged_even_after_a_crash
     assert world.offsets == {A: ours(10), B: CommittedOffset(4, RESET_TAG)}
     query.read({}).commit()
     assert world.offsets == {A: ours(10), B: ours(4)}
-
-
-def test_a_reset_keeps_to_the_first_assignment_after_a_crash_before_any_start(world: World) -> None:
-    world.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
-    query = Query(world, resetOffsetsOnStart="true")
-    query.restore(BatchOffset({}, "g", EXISTING, frozenset({A})))
-    assert query.assign(B).assign(A).positions() == {A: 2, B: 4}
 
 
 def test_latest_is_pinned_when_the_query_starts_and_kept_by_its_checkpoint(world: World) -> None:
@@ -526,9 +517,7 @@ def test_a_commit_without_any_time_is_not_sent_and_is_no_failure_that_ends_the_q
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_what_a_reset_was_to_replace_is_no_later_decision_while_no_commit_of_the_reset_arrives(
-    world: World, committed: bool
-) -> None:
+def test_what_a_reset_was_to_replace_is_no_later_decision_before_its_commit(world: World, committed: bool) -> None:
     world.offsets[A] = CommittedOffset(7)
     world.commits_refused = None if committed else FAILED
     query = Query(world, resetOffsetsOnStart="true").assign(A).read({A: 4})
@@ -551,24 +540,10 @@ def test_a_commit_that_meets_a_rebalance_is_no_failure_that_ends_the_query(world
     assert world.offsets[A].offset == 6
 
 
-@pytest.mark.parametrize("session", [6.0, 45.0])
-def test_resolving_on_the_members_thread_leaves_half_a_session_to_heartbeat(world: World, session: float) -> None:
-    given = {"kafka.session.timeout.ms": f"{session * 1000:.0f}", "kafka.heartbeat.interval.ms": "1000"}
-    Query(world, **given).partitions_assigned(BOTH, OWNER, Deadline.after(session / 2))
+def test_both_requests_for_start_positions_have_the_one_deadline(world: World) -> None:
+    Query(world).partitions_assigned(BOTH, OWNER, Deadline.after(3.0))
     assert len(world.waits) == 2
-    assert max(world.waits) <= session / 2, "both have the one deadline"
-
-
-def test_one_thread_retries_at_a_time_and_an_interval_after_the_last_try_has_ended(hand: Hand) -> None:
-    timer = RetryTimer(1.0, hand)
-    assert timer.try_acquire()
-    assert not timer.try_acquire(), "the other thread is retrying"
-    hand.now = 0.9
-    timer.restart()
-    hand.now = 1.8
-    assert not timer.try_acquire()
-    hand.now = 1.9
-    assert timer.try_acquire()
+    assert max(world.waits) <= 3.0
 
 
 @pytest.mark.parametrize(

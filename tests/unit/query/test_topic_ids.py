@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -12,26 +12,11 @@ import pytest
 
 from spark_group_source.clock import monotonic
 from spark_group_source.group.settings import Subscription
-from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import topics
 from spark_group_source.query.topics import TopicIds, TopicValidator
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeKafka]:
-    with FakeKafka(brokers=2) as running:
-        running.create_topic("t", 1)
-        yield running
-
-
-@pytest.fixture
-def cluster(fake: FakeKafka) -> Iterator[Cluster]:
-    given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
-    with closing(Cluster(parse_options(given).with_client_id("test").wire)) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -47,15 +32,26 @@ def recreate(fake: FakeKafka) -> UUID:
     return former
 
 
-def lags(fake: FakeKafka, former: UUID | None = None) -> None:
-    """Broker 1 knows the topic under its former id, or not at all."""
+def fails_with(error_code: int, until: float = math.inf) -> Callable[[Any], None]:
+    """A response in which no topic has partitions."""
+
+    def edit(answer: Any) -> None:
+        for topic in answer.topics if time.monotonic() < until else ():
+            topic.error_code, topic.partitions = error_code, []
+
+    return edit
+
+
+LAGS = Fault(edit=fails_with(3), broker=1)
+"""Broker 1 does not know the topic."""
+
+
+def has_former_id(fake: FakeKafka, former: UUID) -> None:
+    """Broker 1 knows the topic under its former id."""
 
     def edit(answer: Any) -> None:
         for topic in answer.topics:
-            if former:
-                topic.topic_id = former
-            else:
-                topic.error_code, topic.partitions = 3, []
+            topic.topic_id = former
 
     fake.next("Metadata", Fault(edit=edit, broker=1), times=1000)
 
@@ -64,7 +60,7 @@ def test_a_topic_that_one_broker_does_not_know_is_not_deleted(
     fake: FakeKafka, cluster: Cluster, ids: TopicIds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topics, "DELETED_INTERVAL", 0.0)
-    lags(fake)
+    fake.next("Metadata", LAGS, times=1000)
     for _ in range(20):  # whichever broker is asked first
         cluster.close()
         cluster.invalidate_topics({"t"})
@@ -77,12 +73,12 @@ def test_a_topic_that_one_broker_does_not_know_is_not_deleted(
 
 def test_one_broker_with_the_former_id_decides_nothing(fake: FakeKafka, cluster: Cluster, ids: TopicIds) -> None:
     former = recreate(fake)
-    lags(fake, former)
+    has_former_id(fake, former)
     assert not ids.recreated({"t"})
     assert ids.of({"t"}) == {}
     fake.clear_faults()
     assert ids.of({"t"}) == {"t": str(fake.ids["t"])}
-    lags(fake, former)
+    has_former_id(fake, former)
     assert ids.under_other_ids({"t"}) == {"t"}
     for _ in range(20):  # whichever broker is asked first
         cluster.invalidate_topics({"t"})
@@ -96,25 +92,17 @@ def test_one_broker_with_the_former_id_decides_nothing(fake: FakeKafka, cluster:
     assert ids.recreated({"t"}) == {"t": str(fake.ids["t"])}
 
 
-def test_a_query_starts_if_one_broker_does_not_know_its_topic_and_the_other_answers_late(
-    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "faults",
+    [{LAGS: 1000, Fault(drop="before", broker=2): 5}, {Fault(edit=fails_with(5)): 8}],
+    ids=["one broker does not know its topic and the other answers late", "no leaders at first"],
+)
+def test_a_query_starts_whose_topic_is_found_late(
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, faults: dict[Fault, int]
 ) -> None:
     monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", 0.0)
-    lags(fake)
-    fake.next("Metadata", Fault(drop="before", broker=2), times=5)
-    assert TopicValidator(cluster, Subscription(("t",)), True, monotonic).find(logged=())["t"].partitions
-
-
-def test_a_topic_without_leaders_at_the_start_has_the_whole_time_to_get_them(
-    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", 0.0)
-
-    def without_leaders(answer: Any) -> None:
-        for topic in answer.topics:
-            topic.error_code, topic.partitions = 5, []
-
-    fake.next("Metadata", Fault(edit=without_leaders), times=8)
+    for fault, times in faults.items():
+        fake.next("Metadata", fault, times=times)
     assert TopicValidator(cluster, Subscription(("t",)), True, monotonic).find(logged=())["t"].partitions
 
 
@@ -124,12 +112,6 @@ def test_a_broker_that_is_silent_at_the_start_leaves_time_to_ask_one_that_lags_a
     for limit, seconds in (("UNKNOWN_TOPIC_TIMEOUT", 0.0), ("WARN_AFTER", 0.3), ("START_TIMEOUT", 3.0)):
         monkeypatch.setattr(topics, limit, seconds)
     monkeypatch.setattr("spark_group_source.wire.cluster.MIN_BROKER_TIMEOUT", 0.1)
-    caught_up = time.monotonic() + 1.0
-
-    def lag(answer: Any) -> None:
-        for topic in answer.topics if time.monotonic() < caught_up else ():
-            topic.error_code, topic.partitions = 3, []
-
-    fake.next("Metadata", Fault(edit=lag, broker=1), times=1000)
+    fake.next("Metadata", Fault(edit=fails_with(3, until=time.monotonic() + 1.0), broker=1), times=1000)
     fake.next("Metadata", Fault(silent=True, broker=2), times=1000)
     assert TopicValidator(cluster, Subscription(("t",)), True, monotonic).find(logged=())["t"].partitions
