@@ -130,6 +130,8 @@ class Network:
         self.heard: dict[str, float] = {}
         """When a process last sent the group a sign of life that was answered."""
         self.joins: dict[str, float] = {}
+        self.unanswered: dict[str, float] = {}
+        """When a broker last dropped a join of each process for an older one that arrived later, as Kafka does."""
         """When a process last sent a join."""
         self.members: set[str] = set()
         """Processes that have been members."""
@@ -270,8 +272,10 @@ class Channel:
             code = NOT_COORDINATOR if writes else 0  # what it writes reaches no other broker
         with old_offsets() if unaware else nullcontext():
             response = respond(self.broker.handle, api, request, Fault(error=code) if code else NO_FAULT)
-        if response is None:
-            return  # the client has sent it again
+        if response is None:  # the client has sent it again, which may have arrived before
+            if not self.closed and not self.ended:
+                network.unanswered[self.process.name] = run.now
+            return
         network.handled(self.process, self.broker.node, api, request, response)
         run.passing(api + HANDLED)
         if fault == CUT_AFTER:

@@ -20,6 +20,7 @@ from uuid import UUID
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from spark_group_source.errors import TopicError
+from spark_group_source.group.classic import JOIN_SLACK
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange
 from spark_group_source.query.end_offsets import TRUNCATION_INTERVAL
 from tests.fake import FakeKafka
@@ -186,6 +187,8 @@ class Truth:
         """When a process last sent the group a sign of life that was answered."""
         self.joins: dict[str, float] = {}
         """When a process last sent a join."""
+        self.unanswered: dict[str, float] = {}
+        """When a join of a process was dropped, which waits for its answer as long as a rebalance may take."""
         self._starving: dict[Key, tuple[tuple[int, int | None], int]] = {}
         """How much of a partition was done and committed, and for how many seconds there was no reason why not more."""
         self._removals = 0
@@ -971,7 +974,7 @@ class Truth:
             # A lost answer to JoinGroup is noticed when the connection ends.
             patience = SOON if "kafka.group.protocol" in query.options else SOON + KEEPALIVE
             knows = life.process.name in self.heard or patience > SOON
-            not_failed = life.ready and not self._may_fail(query)
+            not_failed = life.ready and not self._may_fail(query) and not self.waits_for_join(query)
             self._must_not_last(
                 query, f"I8: {query.name} is not a member", not (mine and knows) and not_failed, patience
             )
@@ -1046,7 +1049,7 @@ class Truth:
                 waits_for_joins = query.rebalance_timeout if self.rebalancing(group) else 0.0
                 killed = self._may_be_member(query, waits_for_joins)
                 life = query.life
-                waits |= killed or life is None or life.available_now or life.stopping.is_set() or not life.ready
+                waits |= killed or self.waits_for_join(query) or life is None or life.available_now or life.stopping.is_set() or not life.ready
                 waits |= self.run.now - self.began.get(query.name, 0.0) < SOON
             self._starving[key] = done, seconds + (not waits)
             if seconds > patience and any(self.subscribed(query, topic, number) for query in queries):
@@ -1065,6 +1068,16 @@ class Truth:
         """Whether the session of a process that was killed may last, which begins again at a new coordinator."""
         killed_at = max(query.killed_at, self.coordinated_since if query.killed_at > 0 else 0.0)
         return self.run.now - killed_at < self.kafka.session_timeout + longer
+
+    def waits_for_join(self, query: Query) -> bool:
+        """Whether the query waits for the answer to a join that a broker has dropped."""
+        name = query.life.process.name if query.life else ""
+        return self.run.now - self.unanswered.get(name, -math.inf) < query.rebalance_timeout + JOIN_SLACK + SOON
+
+    @property
+    def beyond_repair(self) -> bool:
+        """Whether a commit stays behind, and a run waits for it."""
+        return any(at.beyond_repair for at in self.partitions.values())
 
     def rebalancing(self, group: str) -> bool:
         """Whether partitions are being handed over."""
