@@ -1,4 +1,4 @@
-"""A fake Amazon MSK: brokers by MSK's names that check the signature of every token, and AWS's token service.
+"""A fake Amazon MSK: brokers by MSK's names that check the signature of every token.
 
 The rules of signatures: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
 """
@@ -8,12 +8,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -21,7 +17,6 @@ from tests.fake import FakeKafka
 
 REGION = "eu-west-1"
 AUTHENTICATION_FAILED = 58
-
 
 ACCESS_KEY, SECRET_KEY = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 """The keys of AWS's published examples."""
@@ -40,10 +35,8 @@ def signature(secret_key: str, host: str, parameters: Mapping[str, str]) -> str:
     pairs = sorted((quote(name, safe="~"), quote(value, safe="~")) for name, value in parameters.items())
     query = "&".join(f"{name}={value}" for name, value in pairs)
     request = f"GET\n/\n{query}\nhost:{host}\n\nhost\n{hashlib.sha256(b'').hexdigest()}"
-    scope = "/".join((day, region, service, last))
-    text = "\n".join(
-        ("AWS4-HMAC-SHA256", parameters["X-Amz-Date"], scope, hashlib.sha256(request.encode()).hexdigest())
-    )
+    digest = hashlib.sha256(request.encode()).hexdigest()
+    text = f"AWS4-HMAC-SHA256\n{parameters['X-Amz-Date']}\n{day}/{region}/{service}/{last}\n{digest}"
     key = f"AWS4{secret_key}".encode()
     for part in (day, region, service, last, text):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -122,96 +115,3 @@ class FakeMsk(FakeKafka):
 def host(node: int) -> str:
     """The name of a broker."""
     return f"b-{node}.orders.c2.kafka.{REGION}.amazonaws.com"
-
-
-class TokenService(ThreadingHTTPServer):
-    """AWS's Security Token Service (AssumeRole), and the credentials of a container.
-
-    ``keys`` are the access key and the secret key that it gives out, for ``lifetime`` seconds. ``requests`` has the
-    parameters of each request. ``error`` is a status and an error code to answer with; ``hold`` lets answers wait.
-    Roles are given only to ``caller``, an access key, if it is set.
-    """
-
-    daemon_threads = True
-
-    def __init__(self, keys: tuple[str, str], lifetime: float = 3600.0) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.keys = keys
-        self.lifetime = lifetime
-        self.error: tuple[int, str] | None = None
-        self.hold: threading.Event | None = None
-        self.caller = ""
-        self.requests: list[dict[str, str]] = []
-        self.address = f"http://127.0.0.1:{self.server_port}"
-
-    def environment(self) -> dict[str, str]:
-        """The variables by which AWS's library finds this service."""
-        return {"AWS_ENDPOINT_URL_STS": self.address, "AWS_CONTAINER_CREDENTIALS_FULL_URI": self.address}
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: TokenService
-
-    def do_POST(self) -> None:
-        parameters = dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode()))
-        self.server.requests.append(parameters)
-        if parameters["Action"] == "GetCallerIdentity":
-            self._answer(200, _xml("GetCallerIdentity", "<Arn>arn:aws:sts::1:assumed-role/orders/me</Arn>"))
-            return
-        if self.server.caller not in self.headers["Authorization"]:
-            self._answer(403, _error("ExpiredToken"))
-            return
-        key, secret = self.server.keys
-        self._answer_credentials(
-            _xml(
-                "AssumeRole",
-                f"<Credentials><AccessKeyId>{key}</AccessKeyId><SecretAccessKey>{secret}</SecretAccessKey>"
-                f"<SessionToken>t0ken+/=</SessionToken><Expiration>{self._end()}</Expiration></Credentials>",
-            )
-        )
-
-    def do_GET(self) -> None:
-        self.server.requests.append({})
-        key, secret = self.server.keys
-        found = {"AccessKeyId": key, "SecretAccessKey": secret, "Token": "t0ken", "Expiration": self._end()}
-        self._answer_credentials(json.dumps(found))
-
-    def _end(self) -> str:
-        end = datetime.now(timezone.utc) + timedelta(seconds=self.server.lifetime)
-        return end.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-    def _answer_credentials(self, body: str) -> None:
-        if self.server.hold is not None:
-            self.server.hold.wait(30.0)
-        if self.server.error is None:
-            self._answer(200, body)
-        else:
-            status, code = self.server.error
-            self._answer(status, _error(code))
-
-    def _answer(self, status: int, body: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-def _error(code: str) -> str:
-    return f"<ErrorResponse><Error><Code>{code}</Code><Message>no</Message></Error></ErrorResponse>"
-
-
-def _xml(action: str, result: str) -> str:
-    namespace = "https://sts.amazonaws.com/doc/2011-06-15/"
-    return f'<{action}Response xmlns="{namespace}"><{action}Result>{result}</{action}Result></{action}Response>'
-
-
-@contextmanager
-def token_service(keys: tuple[str, str], lifetime: float = 3600.0) -> Iterator[TokenService]:
-    """Runs the service."""
-    with TokenService(keys, lifetime) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield server
-        server.shutdown()

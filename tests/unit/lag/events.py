@@ -1,17 +1,19 @@
-"""Events as Spark sends them to listeners."""
+"""Events as Spark sends them to listeners, and reports."""
 
 from __future__ import annotations
 
-import uuid
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from pyspark.sql.streaming.listener import QueryIdleEvent, QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
-from spark_group_source.lag.model import LagReport
+from spark_group_source.lag.model import LagReport, PartitionLag, Rates, Sample
+from spark_group_source.offsets import TopicPartition
 
 QUERY = "11111111-1111-1111-1111-111111111111"
+RUN, OTHER_RUN = UUID(int=1), UUID(int=2)
 
 
 def offset(**partitions: tuple[int, int]) -> dict[str, Any]:
@@ -32,25 +34,24 @@ def ends(**partitions: int) -> dict[str, Any]:
     return numbers
 
 
-def source(end: object, latest: object = None, start: object = None) -> dict[str, Any]:
+def source(end: object, latest: object = None) -> dict[str, Any]:
     """A source in a progress."""
-    offsets = {"startOffset": start, "endOffset": end, "latestOffset": latest}
-    return {"description": "a source", "numInputRows": 1, **offsets}
+    offsets = {"startOffset": None, "endOffset": end, "latestOffset": latest}
+    rates = {"inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
+    return {"description": "a source", "numInputRows": 1, **offsets, **rates}
 
 
-def progress(
-    *sources: Mapping[str, Any], run: uuid.UUID, second: float = 0.0, name: str | None = "q", query: str = QUERY
-) -> dict[str, Any]:
+def progress(*sources: object, run: UUID = RUN, second: float = 0.0, name: str | None = "q") -> dict[str, Any]:
     """The parsed JSON of a progress, of a batch that began at this second of 1970."""
     return {
-        "id": query,
+        "id": QUERY,
         "runId": str(run),
         "name": name,
         "timestamp": timestamp(second),
         "batchId": 0,
         "batchDuration": 100,
         "stateOperators": [],
-        "sources": [{"inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0, **each} for each in sources],
+        "sources": list(sources),
         "sink": {"description": "noop", "numOutputRows": -1},
     }
 
@@ -64,19 +65,32 @@ def progressed(progress: Mapping[str, Any]) -> QueryProgressEvent:
     return QueryProgressEvent.fromJson({"progress": dict(progress)})
 
 
-def started(run: uuid.UUID, name: str | None = "q") -> QueryStartedEvent:
-    return QueryStartedEvent.fromJson({"id": QUERY, "runId": str(run), "name": name, "timestamp": timestamp(0)})
+def batch(end: object, latest: object, second: float = 0.0, run: UUID = RUN, **more: Any) -> QueryProgressEvent:
+    return progressed(progress(source(end, latest), run=run, second=second, **more))
 
 
-def idle(run: uuid.UUID, second: float) -> QueryIdleEvent:
-    return QueryIdleEvent(uuid.UUID(QUERY), run, timestamp(second))
+def started(run: UUID) -> QueryStartedEvent:
+    return QueryStartedEvent.fromJson({"id": QUERY, "runId": str(run), "name": "q", "timestamp": timestamp(0)})
 
 
-def terminated(run: uuid.UUID, error: str | None = None) -> QueryTerminatedEvent:
-    return QueryTerminatedEvent(uuid.UUID(QUERY), run, error, None)
+def idle(run: UUID, second: float) -> QueryIdleEvent:
+    return QueryIdleEvent(UUID(QUERY), run, timestamp(second))
 
 
-RUN = uuid.UUID(int=1)
+def terminated(run: UUID) -> QueryTerminatedEvent:
+    return QueryTerminatedEvent(UUID(QUERY), run, None, None)
+
+
+def sample(at: float, position: int, end: int) -> Sample:
+    """A sample of partition 0 of topic t."""
+    tp = TopicPartition("t", 0)
+    return Sample(at, {tp: position}, {tp: end})
+
+
+def report(*lags: int, query: str = "q", source: int = 0, rates: Rates | None = None) -> LagReport:
+    """The report of a query that has read 100 records of each partition."""
+    partitions = tuple(PartitionLag(TopicPartition("orders", n), 100, 100 + lag) for n, lag in enumerate(lags))
+    return LagReport(query, "run", 5.0, partitions, rates or Rates(), source, "g" if source else None)
 
 
 class Reports(list[LagReport]):
@@ -87,7 +101,3 @@ class Reports(list[LagReport]):
 
     def lags(self) -> list[dict[str, int]]:
         return [{str(each.tp): each.lag for each in report.partitions} for report in self]
-
-
-def batch(end: object, latest: object, second: float = 0.0, run: uuid.UUID = RUN, **more: Any) -> Any:
-    return progressed(progress(source(end, latest), run=run, second=second, **more))

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from spark_group_source.lag.model import Backlog, LagReport, PartitionLag, Rates, RateWindow, Sample, duration
+from spark_group_source.lag.model import WINDOW, Backlog, PartitionLag, Rates, RateWindow, Sample, duration
 from spark_group_source.offsets import TopicPartition
-from tests.unit.lag.events import RUN, ends, offset, progress, source
+from tests.unit.lag.events import ends, offset, progress, report, sample, source
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-def sample(at: float, position: int, end: int) -> Sample:
-    return Sample(at, {P0: position}, {P0: end})
 
 
 def test_lag_is_the_end_offset_minus_the_position_and_never_negative() -> None:
@@ -30,125 +27,96 @@ def test_a_partition_without_end_offset_or_position_has_no_lag() -> None:
     assert (mixed.partitions(), mixed.unknown()) == ((), (P0,))
 
 
+def rates(*samples: Sample, seconds: float = WINDOW) -> list[Rates]:
+    """The rates after each sample."""
+    window = RateWindow(seconds)
+    return [window.add(each) for each in samples]
+
+
 def test_arrivals_while_an_end_offset_was_unknown_count_when_it_is_known_again() -> None:
-    window = RateWindow()
-    window.add(sample(0.0, 0, 50))
-    assert window.add(Sample(1.0, {P0: 10}, {})) == Rates(10.0, 0.0)
-    assert window.add(sample(2.0, 20, 90)) == Rates(10.0, 20.0)
+    samples = sample(0.0, 0, 50), Sample(1.0, {P0: 10}, {}), sample(2.0, 20, 90)
+    assert rates(*samples) == [Rates(None, None), Rates(10.0, 0.0), Rates(10.0, 20.0)]
 
 
 def test_rates_are_averages_over_the_window_without_older_samples() -> None:
-    window = RateWindow(seconds=10.0)
-    assert window.add(sample(0.0, 0, 0)) == Rates(None, None)
-    assert window.add(sample(5.0, 1000, 0)) == Rates(200.0, 0.0)
-    assert window.add(sample(10.0, 1000, 100)) == Rates(100.0, 10.0)
-    assert window.add(sample(15.0, 1000, 100)) == Rates(0.0, 10.0)
+    samples = sample(0.0, 0, 0), sample(5.0, 1000, 0), sample(10.0, 1000, 100), sample(15.0, 1000, 100)
+    assert rates(*samples, seconds=10.0) == [Rates(), Rates(200.0, 0.0), Rates(100.0, 10.0), Rates(0.0, 10.0)]
 
 
 def test_two_samples_further_apart_than_the_window_are_still_compared() -> None:
-    window = RateWindow(seconds=10.0)
-    window.add(sample(0.0, 0, 0))
-    window.add(sample(1.0, 7, 7))
-    assert window.add(sample(101.0, 207, 107)) == Rates(2.0, 1.0)
+    assert rates(sample(0.0, 0, 0), sample(1.0, 7, 7), sample(101.0, 207, 107), seconds=10.0)[-1] == Rates(2.0, 1.0)
 
 
 def test_assigned_and_revoked_partitions_are_no_progress() -> None:
-    window = RateWindow()
-    window.add(Sample(0.0, {P0: 10}, {P0: 10}))
-    assert window.add(Sample(1.0, {P0: 10, P1: 9000}, {P0: 10, P1: 9000})) == Rates(0.0, 0.0)
-    assert window.add(Sample(2.0, {P1: 9002}, {P1: 9004})) == Rates(1.0, 2.0)
-    assert window.add(Sample(4.0, {P0: 5000, P1: 9002}, {P0: 5000, P1: 9004})) == Rates(0.5, 1.0)
+    before = Sample(0.0, {P0: 10}, {P0: 10})
+    assigned = Sample(1.0, {P0: 10, P1: 9000}, {P0: 10, P1: 9000})
+    revoked = Sample(2.0, {P1: 9002}, {P1: 9004})
+    back = Sample(4.0, {P0: 5000, P1: 9002}, {P0: 5000, P1: 9004})
+    assert rates(before, assigned, revoked, back) == [Rates(), Rates(0.0, 0.0), Rates(1.0, 2.0), Rates(0.5, 1.0)]
 
 
 def test_a_rewind_is_not_negative_progress() -> None:
-    window = RateWindow()
-    window.add(sample(0.0, 100, 100))
-    assert window.add(sample(1.0, 0, 100)) == Rates(0.0, 0.0)
-    assert window.add(sample(2.0, 50, 100)) == Rates(25.0, 0.0)
+    samples = sample(0.0, 100, 100), sample(1.0, 0, 100), sample(2.0, 50, 100)
+    assert rates(*samples) == [Rates(), Rates(0.0, 0.0), Rates(25.0, 0.0)]
 
 
 @pytest.mark.parametrize("at", [5.0, 4.0])
 def test_a_clock_that_stops_or_goes_back_starts_a_new_window(at: float) -> None:
-    window = RateWindow()
-    window.add(sample(0.0, 0, 0))
-    window.add(sample(5.0, 10, 10))
-    assert window.add(sample(at, 20, 20)) == Rates(None, None)
-    assert window.add(sample(at + 1, 21, 22)) == Rates(1.0, 2.0)
-
-
-UNKNOWN = TopicPartition("orders", 9)
-
-
-def report(*lags: int, rates: Rates = Rates(), unknown: bool = False) -> LagReport:  # noqa: B008 -- it is frozen
-    partitions = tuple(PartitionLag(TopicPartition("orders", at), 100, 100 + lag) for at, lag in enumerate(lags))
-    return LagReport("to-lake", "run", 0.0, partitions, rates, unknown=(UNKNOWN,) if unknown else ())
+    samples = sample(0.0, 0, 0), sample(5.0, 10, 10), sample(at, 20, 20), sample(at + 1, 21, 22)
+    assert rates(*samples) == [Rates(), Rates(2.0, 2.0), Rates(), Rates(1.0, 2.0)]
 
 
 def test_a_report_has_the_sum_and_the_largest_lag() -> None:
     three = report(3, 40, 0)
-    assert three.total == 43
-    assert three.largest == PartitionLag(TopicPartition("orders", 1), 100, 140)
-    assert report().total == 0
-    assert report().largest is None
+    assert (three.total, three.largest) == (43, PartitionLag(TopicPartition("orders", 1), 100, 140))
+    assert (report().total, report().largest) == (0, None)
 
 
-@pytest.mark.parametrize(
-    ("lag", "processed", "arrived", "seconds"),
-    [(100, 30.0, 10.0, 5.0), (100, 10.0, 10.0, math.inf), (0, None, None, 0.0), (100, None, None, None)],
-)
-def test_the_time_to_catch_up_is_the_lag_divided_by_the_difference_of_the_rates(
-    lag: int, processed: float | None, arrived: float | None, seconds: float | None
-) -> None:
-    assert report(lag, rates=Rates(processed, arrived)).catch_up == seconds
+def test_the_time_to_catch_up_is_the_lag_divided_by_the_difference_of_the_rates() -> None:
+    assert report(100, rates=Rates(30.0, 10.0)).catch_up == 5.0
+    assert report(100, rates=Rates(10.0, 10.0)).catch_up == math.inf
+    assert report(0).catch_up == 0.0
+    assert report(100).catch_up is None
 
 
-@pytest.mark.parametrize(
-    ("lag_report", "text"),
-    [
-        (report(), "to-lake: no partitions"),
+def test_the_text_of_a_report_is_one_line() -> None:
+    for lag_report, text in (
+        (report(), "no partitions"),
         (
             report(1000, 5, rates=Rates(50.0, 40.0)),
-            "to-lake: lag 1,005 in 2 partition(s), most in orders-0 (1,000), 50/s processed, 40/s arrived,"
-            " caught up in 100 s",
+            "lag 1,005 in 2 partition(s), most in orders-0 (1,000), 50/s processed, 40/s arrived, caught up in 100 s",
         ),
         (
             report(7, rates=Rates(0.0, 2.0)),
-            "to-lake: lag 7 in 1 partition(s), most in orders-0 (7), 0/s processed, 2/s arrived, not catching up",
+            "lag 7 in 1 partition(s), most in orders-0 (7), 0/s processed, 2/s arrived, not catching up",
         ),
         (
-            report(7, rates=Rates(3.0, 2.0), unknown=True),
-            "to-lake: lag at least 7 in 1 partition(s), unknown in 1 (orders-9), most in orders-0 (7), 3/s processed,"
+            replace(report(7, rates=Rates(3.0, 2.0)), unknown=(TopicPartition("orders", 9),)),
+            "lag at least 7 in 1 partition(s), unknown in 1 (orders-9), most in orders-0 (7), 3/s processed,"
             " 2/s arrived",
         ),
-    ],
-)
-def test_the_text_of_a_report_is_one_line(lag_report: LagReport, text: str) -> None:
-    assert str(lag_report) == text
+    ):
+        assert str(lag_report) == f"q: {text}"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2.0 h"), (172_800, "2.0 d")],
-)
-def test_durations_have_suitable_units(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+def test_durations_have_suitable_units() -> None:
+    texts = {0.4: "0 s", 119: "119 s", 120: "2 min", 7199: "120 min", 7200: "2.0 h", 172_800: "2.0 d"}
+    assert {seconds: duration(seconds) for seconds in texts} == texts
 
 
 def after(*batches: tuple[dict[str, Any] | str, dict[str, Any] | str | None]) -> tuple[int, int | None]:
     """Done and total after these batches, each an offset and the end offsets."""
     backlog = Backlog()
     for end, latest in batches:
-        backlog.update(progress(source(end, latest), run=RUN))
+        backlog.update(progress(source(end, latest)))
     return backlog.done, backlog.total
 
 
 def test_the_total_is_the_records_that_existed_when_the_first_batch_was_planned() -> None:
     assert after() == (0, None)
-    assert after((offset(t_0=(10, 15), t_1=(0, 5)), ends(t_0=30, t_1=5))) == (10, 25)
-
-
-def test_offsets_as_text_from_spark_connect_are_parsed() -> None:
     end, latest = offset(t_0=(10, 15), t_1=(0, 5)), ends(t_0=30, t_1=5)
+    assert after((end, latest)) == (10, 25)
+    # Spark Connect has texts.
     assert after((json.dumps(end), json.dumps(latest)), ("no JSON", "[]")) == (10, 25)
 
 
@@ -174,12 +142,6 @@ def test_a_rewind_reduces_the_done_part() -> None:
 
 def test_each_source_of_this_package_counts_and_other_sources_do_not() -> None:
     backlog = Backlog()
-    mixed = [
-        source(None),
-        source({"t": {"0": 5}}),
-        source("7", "9"),
-        source(offset(t_0=(0, 1)), ends(t_0=4)),
-        source(offset(t_0=(0, 2)), ends(t_0=4)),
-    ]
-    backlog.update(progress(*mixed, run=RUN))
+    first, second = source(offset(t_0=(0, 1)), ends(t_0=4)), source(offset(t_0=(0, 2)), ends(t_0=4))
+    backlog.update(progress(source("7", "9"), first, second))
     assert (backlog.done, backlog.total) == (3, 8)

@@ -5,36 +5,29 @@ from __future__ import annotations
 import io
 import json
 import threading
-import time
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import tqdm.notebook
 
-from spark_group_source.clock import Deadline
 from spark_group_source.lag.progress_bar import progress_bar
 from tests.unit.lag.events import ends, offset, progress, source
-
-TIMEOUT = 90.0
-RUN = uuid.UUID(int=1)
+from tests.waiting import eventually
 
 
 class FakeProgress:
-    """A progress."""
-
     def __init__(self, start: int, end: int, end_offset: int) -> None:
-        self.json = json.dumps(progress(source(offset(t_0=(start, end)), ends(t_0=end_offset)), run=RUN))
+        self.json = json.dumps(progress(source(offset(t_0=(start, end)), ends(t_0=end_offset))))
 
 
 class FakeQuery:
     """A query whose batches end when the test says so."""
 
-    def __init__(self, *batches: FakeProgress) -> None:
+    def __init__(self, *batches: tuple[int, int, int]) -> None:
         self.name: str | None = "orders"
         self.isActive = True
-        self.recentProgress: Sequence[FakeProgress] = batches
+        self.recentProgress: Sequence[FakeProgress] = [FakeProgress(*each) for each in batches]
         self.error: Exception | None = None
         self.session_stopped = False
 
@@ -56,14 +49,6 @@ class FakeQuery:
         self.isActive, self.error = False, error
 
 
-def wait_until_drawn(bar: Any, done: int) -> None:
-    """Waits until the bar shows this number."""
-    deadline = Deadline.after(TIMEOUT)
-    while bar.n != done:
-        assert not deadline.expired(), f"the bar is at {bar.n}"
-        time.sleep(0.01)
-
-
 def test_in_a_notebook_the_length_of_the_bar_is_the_done_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_group_source.lag.progress_bar.tqdm", tqdm.notebook.tqdm)
     query = FakeQuery()
@@ -71,11 +56,11 @@ def test_in_a_notebook_the_length_of_the_bar_is_the_done_part(monkeypatch: pytes
         bar: Any = shown  # a notebook's
         _, widget, _ = bar.container.children
         query.batch(0, 20, end_offset=80)
-        wait_until_drawn(bar, 20)
+        eventually(lambda: bar.n == 20)
         bar.refresh()
         assert (widget.value, widget.max, widget.layout.width) == (20, 80, None)
         query.batch(20, 60, end_offset=80)
-        wait_until_drawn(bar, 60)
+        eventually(lambda: bar.n == 60)
         query.end()
     assert (widget.value, widget.max, widget.bar_style) == (60, 60, "success")
 
@@ -85,11 +70,11 @@ def test_the_bar_follows_the_batches_and_ends_at_100_percent() -> None:
     with progress_bar(query, file=screen) as bar:
         unknown = bar.total
         query.batch(0, 25, 100)
-        wait_until_drawn(bar, 25)
+        eventually(lambda: bar.n == 25)
         assert (unknown, bar.total) == (None, 100)
         query.batch(25, 90, 100)
         query.batch(90, 100, 100)
-        wait_until_drawn(bar, 100)
+        eventually(lambda: bar.n == 100)
         query.end()
     last = screen.getvalue().rstrip().splitlines()[-1].rsplit("\r", 1)[-1]
     assert last.startswith("orders: 100%|")
@@ -109,7 +94,7 @@ def test_the_bar_follows_the_batches_and_ends_at_100_percent() -> None:
 def test_a_run_ends_at_100_percent_and_the_bar_of_a_query_that_continues_keeps_its_value(
     before: list[tuple[int, int, int]], after: list[tuple[int, int, int]], ended: bool, shown: tuple[int, int]
 ) -> None:
-    query = FakeQuery(*(FakeProgress(*each) for each in before))
+    query = FakeQuery(*before)
     with progress_bar(query, file=io.StringIO()) as bar:
         for each in after:
             query.batch(*each)
@@ -118,18 +103,11 @@ def test_a_run_ends_at_100_percent_and_the_bar_of_a_query_that_continues_keeps_i
     assert (bar.n, bar.total) == shown
 
 
-def failing(query: FakeQuery, screen: io.StringIO, seen: list[Any]) -> None:
-    with progress_bar(query, file=screen) as bar:
-        seen.append(bar)
-        query.end(RuntimeError("it broke"))
-        raise RuntimeError("it broke")
-
-
 def test_after_a_failure_the_bar_keeps_its_value_and_is_marked_failed() -> None:
-    screen, seen = io.StringIO(), list[Any]()
-    with pytest.raises(RuntimeError, match="it broke"):
-        failing(FakeQuery(FakeProgress(0, 10, 40)), screen, seen)
-    (bar,) = seen
+    query, screen, error = FakeQuery((0, 10, 40)), io.StringIO(), RuntimeError("it broke")
+    query.end(error)
+    with pytest.raises(RuntimeError, match="it broke"), progress_bar(query, file=screen) as bar:
+        raise error
     assert (bar.n, bar.total) == (10, 40)
     assert screen.getvalue().rstrip().endswith("failed]")
 
@@ -138,14 +116,10 @@ def threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name == "progress-bar"]
 
 
-def interrupted(query: FakeQuery) -> None:
-    with progress_bar(query, file=io.StringIO()):
+def test_the_thread_ends_with_the_block_and_a_stopped_session_hides_no_error() -> None:
+    query = FakeQuery((0, 10, 40))
+    with pytest.raises(KeyboardInterrupt), progress_bar(query, file=io.StringIO()):  # noqa: PT012 - it is the block
         assert len(threads()) == 1
         query.session_stopped = True
         raise KeyboardInterrupt
-
-
-def test_the_thread_ends_with_the_block_and_a_stopped_session_hides_no_error() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(FakeQuery(FakeProgress(0, 10, 40)))
     assert threads() == []

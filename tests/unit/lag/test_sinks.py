@@ -9,21 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_fd_to_metric_families
 
 from spark_group_source.group.settings import Counters
 from spark_group_source.lag.listener import LogSink
-from spark_group_source.lag.model import LagReport, PartitionLag, Rates
+from spark_group_source.lag.model import Rates
 from spark_group_source.lag.prometheus import PrometheusFile
 from spark_group_source.offsets import TopicPartition
 from tests.unit.hand_clock import Hand
+from tests.unit.lag.events import report
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
-
-
-def report(*lags: int, query: str = "q", source: int = 0, rates: Rates | None = None, at: float = 5.0) -> LagReport:
-    partitions = tuple(PartitionLag(TopicPartition("orders", n), 100, 100 + lag) for n, lag in enumerate(lags))
-    return LagReport(query, "run", at, partitions, rates or Rates(), source, "g" if source else None)
 
 
 def labels(query: str = "q", source: int = 0, group: str = "", **more: str) -> tuple[tuple[str, str], ...]:
@@ -31,19 +28,27 @@ def labels(query: str = "q", source: int = 0, group: str = "", **more: str) -> t
 
 
 class File(PrometheusFile):
-    """The sink, and the samples that Prometheus would read from its file, by name and labels."""
+    """The sink, and what Prometheus would read from its file."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "lag.prom"
         super().__init__(self.path)
 
-    def samples(self) -> dict[Sample, float]:
+    def families(self) -> list[Metric]:
         with self.path.open(encoding="utf-8") as text:
-            return {
-                (each.name.removeprefix("kafka_group_source_"), tuple(sorted(each.labels.items()))): each.value
-                for family in text_fd_to_metric_families(text)
-                for each in family.samples
-            }
+            return list(text_fd_to_metric_families(text))
+
+    def samples(self) -> dict[Sample, float]:
+        """The samples by name and labels."""
+        return {
+            (each.name.removeprefix("kafka_group_source_"), tuple(sorted(each.labels.items()))): each.value
+            for family in self.families()
+            for each in family.samples
+        }
+
+    def of_query(self) -> dict[str, float]:
+        """The figures of the whole query "q", by name."""
+        return {name: value for (name, which), value in self.samples().items() if which == labels()}
 
 
 @pytest.fixture
@@ -66,10 +71,9 @@ def test_prometheus_reads_all_figures_of_a_report(sink: File) -> None:
     first, second = labels(topic="orders", partition="0"), labels(topic="orders", partition="1")
     sink(report(30, 0, rates=Rates(20.0, 5.0)))
     samples = sink.samples()
-    names = "lag_offsets", "position_offset", "log_end_offset"
-    assert [samples[name, first] for name in names] == [30, 100, 130]
+    assert [samples[name, first] for name in ("lag_offsets", "position_offset", "log_end_offset")] == [30, 100, 130]
     assert samples["lag_offsets", second] == 0
-    of_query = {
+    figures = {
         "lag_sum_offsets": 30,
         "lag_max_offsets": 30,
         "processed_offsets_per_second": 20,
@@ -78,24 +82,21 @@ def test_prometheus_reads_all_figures_of_a_report(sink: File) -> None:
         "unknown_lag_partitions": 0,
         "report_timestamp_seconds": 5,
     }
-    assert {name: value for (name, which), value in samples.items() if which == labels()} == of_query
+    assert sink.of_query() == figures
     # While the lag of a partition is unknown, the sum is left out.
     sink(replace(report(30, rates=Rates(20.0, 5.0)), unknown=(TopicPartition("orders", 1),)))
     samples = sink.samples()
     assert (samples["lag_offsets", first], second in {which for _, which in samples}) == (30, False)
     for name in ("lag_sum_offsets", "lag_max_offsets", "catch_up_seconds"):
-        del of_query[name]
-    assert {name: value for (name, which), value in samples.items() if which == labels()} == of_query | {
-        "unknown_lag_partitions": 1
-    }
+        del figures[name]
+    assert sink.of_query() == figures | {"unknown_lag_partitions": 1}
 
 
 def test_prometheus_reads_the_counters_of_a_report(sink: File) -> None:
     sink(report(1))
     assert not [name for name, _ in sink.samples() if name.endswith("_total")]
     sink(replace(report(1), counters=Counters(7, 70, 2, 3, 4, 1, 5, 6, 8)))
-    samples = sink.samples()
-    assert {name: value for (name, _), value in samples.items() if name.endswith("_total")} == {
+    assert {name: value for name, value in sink.of_query().items() if name.endswith("_total")} == {
         "batches_total": 7,
         "processed_offsets_total": 70,
         "joins_total": 2,
@@ -106,7 +107,6 @@ def test_prometheus_reads_the_counters_of_a_report(sink: File) -> None:
         "commits_total": 6,
         "failed_commits_total": 8,
     }
-    assert samples["lost_partitions_total", labels()] == 5
 
 
 def test_an_unknown_time_to_catch_up_is_left_out_and_never_is_infinite(sink: File) -> None:
@@ -129,8 +129,7 @@ def test_each_query_and_source_has_its_newest_figures(sink: File) -> None:
 def test_every_metric_has_help_and_a_type_and_no_timestamp(sink: File) -> None:
     sink(report(1, rates=Rates(1.0, 0.0)))
     assert sink.path.read_text().endswith("\n")
-    with sink.path.open() as lines:
-        families = list(text_fd_to_metric_families(lines))
+    families = sink.families()
     assert Counter(each.type for each in families) == {"gauge": 10, "counter": 9}
     assert all(each.documentation for each in families)
     # node_exporter rejects a file in which a sample has a timestamp.

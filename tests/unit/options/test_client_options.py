@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 from operator import attrgetter
 
-import pytest
-
-from spark_group_source.errors import OptionError
 from spark_group_source.group.settings import Subscription
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
@@ -61,13 +58,8 @@ ssl.truststore.password ssl.truststore.type
 SECURITY = _SECURITY.split()
 """The security keys of ``ConsumerConfig``."""
 
-WITHOUT_JAVA = {
-    "kafka.source.host",
-    "kafka.source.port",
-    "kafka.sasl.username",
-    "kafka.sasl.password",
-    "kafka.sasl.oauthbearer.token.provider",
-}
+WITHOUT_JAVA = {"kafka.source.host", "kafka.source.port", "kafka.sasl.username", "kafka.sasl.password"}
+WITHOUT_JAVA |= {"kafka.sasl.oauthbearer.token.provider"}
 """Options with the prefix ``kafka.`` that Kafka's Java client does not have."""
 
 
@@ -81,6 +73,8 @@ def test_every_kafka_option_is_a_key_of_the_java_consumer() -> None:
 
 
 PLACES: dict[str, tuple[str, str, object]] = {
+    "minOffsetsPerTrigger": ("10", "min_offsets_per_trigger", 10),
+    "maxOffsetsPerTrigger": ("10", "max_offsets_per_trigger", 10),  # the same number fits
     "kafka.client.id": ("me", "wire.client_id", "me"),
     "kafka.group.instance.id": ("host-1", "group.instance_id", "host-1"),
     "kafka.partition.assignment.strategy": ("range,sticky", "group.assignors", ("range", "sticky")),
@@ -158,16 +152,8 @@ def test_the_default_client_id_has_application_topics_or_pattern_and_process() -
 
 
 def test_tasks_keep_records_in_files_unless_spark_encrypts_its_files() -> None:
-    def query_id(application: Application) -> str:
-        planner = TaskPlanner(parse_options(GOOD), source_schema(False), application, "run 1")
-        (partition,) = planner.plan([RANGE])
+    for encrypts_files, query_id in ((False, "run 1"), (True, "")):
+        application = Application("app", encrypts_files=encrypts_files)
+        (partition,) = TaskPlanner(parse_options(GOOD), source_schema(False), application, "run 1").plan([RANGE])
         assert isinstance(partition, TaskPartition)
-        return partition.task.query_id
-
-    assert query_id(Application("app")) == "run 1"
-    assert query_id(Application("app", encrypts_files=True)) == ""
-
-
-def test_a_single_source_port_is_an_error() -> None:
-    with pytest.raises(OptionError, match="'kafka.source.port' is '40000'.*a range.*several connections"):
-        parse_options(GOOD | {"kafka.source.port": "40000"})
+        assert partition.task.query_id == query_id

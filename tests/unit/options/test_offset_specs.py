@@ -2,65 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options import settings, table
-from spark_group_source.options.offsets import (
-    AtTimestamp,
-    Earliest,
-    FromCommitted,
-    Latest,
-    SpecificOffsets,
-    as_json,
-    parse_end,
-    parse_fallback,
-    parse_start,
-    parse_timestamp_strategy,
-    timestamp_parser,
-    timestamps_parser,
-)
+from spark_group_source.options import offsets, settings, table
+from spark_group_source.options.offsets import AtTimestamp, Earliest, FromCommitted, Latest, SpecificOffsets
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 10)
 
 
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("earliest", Earliest()),
-        (" LATEST ", Latest()),
-        ("Committed", FromCommitted(None)),
-        (
-            ' {"t": {"0": 23}, "u": {"10": -1}, "t": {"1": -2}} ',
-            SpecificOffsets({A: 23, B: Earliest(), C: Latest()}, "startingOffsets"),
-        ),
-    ],
-)
-def test_starting_offsets_are_words_in_any_case_or_json(text: str, meant: object) -> None:
-    assert parse_start(text) == meant
+def test_starting_offsets_are_words_in_any_case_or_json() -> None:
+    words = [offsets.parse_start(text) for text in ("earliest", " LATEST ", "Committed")]
+    assert words == [Earliest(), Latest(), FromCommitted(None)]
+    specific = SpecificOffsets({A: 23, B: Earliest(), C: Latest()}, "startingOffsets")
+    assert offsets.parse_start(' {"t": {"0": 23}, "u": {"10": -1}, "t": {"1": -2}} ') == specific
 
 
 @pytest.mark.parametrize(("number", "others"), [(-2, Earliest()), (-1, Latest())])
 def test_the_json_of_starting_offsets_may_cover_all_other_partitions(number: int, others: Earliest | Latest) -> None:
-    spec = parse_start(f'{{"*":{number},"t":{{"0":23}}}}')
+    spec = offsets.parse_start(f'{{"*":{number},"t":{{"0":23}}}}')
     assert spec == SpecificOffsets({A: 23}, "startingOffsets", others)
     assert isinstance(spec, SpecificOffsets)
     assert (spec.of(A), spec.of(C)) == (23, others)
-    assert as_json(spec.offsets, spec.others) == f'{{"t":{{"0":23}},"*":{number}}}'
+    assert offsets.as_json(spec.offsets, spec.others) == f'{{"t":{{"0":23}},"*":{number}}}'
 
 
 def test_an_unclear_offset_of_all_other_partitions_is_an_error() -> None:
     for others, says in (("7", "-2 or -1"), ("true", "-2 or -1"), ('{"0":-2}', "-2 or -1"), ('-2,"*":-1', "twice")):
         with pytest.raises(ValueError, match=says):
-            parse_start(f'{{"t":{{"0":1}},"*":{others}}}')
+            offsets.parse_start(f'{{"t":{{"0":1}},"*":{others}}}')
     with pytest.raises(ValueError, match="the JSON names no partition"):
-        parse_start('{"*":-2}')
-    for parse in (parse_end, timestamps_parser("startingOffsetsByTimestamp")):
+        offsets.parse_start('{"*":-2}')
+    for parse in (offsets.parse_end, offsets.timestamps_parser("startingOffsetsByTimestamp")):
         with pytest.raises(ValueError, match="a topic has no partitions"):
             parse('{"t":{"0":1735689600000},"*":-1}')
 
@@ -72,7 +48,7 @@ def test_the_digest_of_offsets_depends_on_the_offsets_only() -> None:
         '{"t":{"0":1,"1":3},"*":-2}',
         '{"t":{"0":1,"1":2}}',
     ]
-    digests = [spec.digest for spec in map(parse_start, texts) if isinstance(spec, SpecificOffsets)]
+    digests = [spec.digest for spec in map(offsets.parse_start, texts) if isinstance(spec, SpecificOffsets)]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
 
@@ -99,35 +75,30 @@ def test_the_digest_of_offsets_depends_on_the_offsets_only() -> None:
 )
 def test_the_error_for_bad_json_has_an_example_and_the_reason(text: str, says: str) -> None:
     for parse, good in (
-        (parse_start, 'earliest, latest, committed or JSON.*{"orders":{"0":23,"1":-2}}'),
-        (parse_end, 'latest or JSON.*{"orders":{"0":23,"1":-1}}'),
+        (offsets.parse_start, 'earliest, latest, committed or JSON.*{"orders":{"0":23,"1":-2}}'),
+        (offsets.parse_end, 'latest or JSON.*{"orders":{"0":23,"1":-1}}'),
     ):
         with pytest.raises(ValueError, match=good) as raised:
             parse(text)
         assert says in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "parse", [timestamp_parser("x"), lambda text: timestamps_parser("x")(f'{{"t":{{"0":0,"1":{text}}}}}')]
-)
-def test_a_time_in_seconds_is_an_error(parse: Callable[[str], AtTimestamp]) -> None:
+def test_a_time_in_seconds_is_an_error() -> None:
+    of_all, of_each = offsets.timestamp_parser("x"), offsets.timestamps_parser("x")
     for text in ("1000000000", "1735689600", "9999999999"):
-        with pytest.raises(ValueError, match=f"for example.*{text} is in seconds: write {text}000"):
-            parse(text)
-    for good in ("999999999", "10000000000", "1735689600000"):
-        assert parse(good)
-
-
-def test_a_timestamp_keeps_the_name_of_its_option() -> None:
-    assert timestamps_parser("x")('{"t":{"0":0,"1":7}}') == AtTimestamp({A: 0, B: 7}, "x", or_latest=False)
-    assert timestamp_parser("x", or_latest=True)(" 7 ") == AtTimestamp(7, "x", or_latest=True)
-    assert [parse_timestamp_strategy(text) for text in ("error", "Latest")] == [False, True]
+        for parse, given in ((of_all, text), (of_each, f'{{"t":{{"0":0,"1":{text}}}}}')):
+            with pytest.raises(ValueError, match=f"for example.*{text} is in seconds: write {text}000"):
+                parse(given)
+    for good in (999999999, 10000000000, 1735689600000):
+        assert of_all(str(good)) == AtTimestamp(good, "x", or_latest=False)
+        assert of_each(f'{{"t":{{"0":0,"1":{good}}}}}') == AtTimestamp({A: 0, B: good}, "x", or_latest=False)
+    assert offsets.timestamp_parser("x", or_latest=True)(" 7 ") == AtTimestamp(7, "x", or_latest=True)
 
 
 def test_ending_offsets_are_latest_or_json_and_the_fallback_is_earliest_latest_or_fail() -> None:
-    assert parse_end("Latest") == Latest()
-    assert parse_end('{"t":{"0":5,"1":-1}}') == SpecificOffsets({A: 5, B: Latest()}, "endingOffsets")
-    fallbacks = [parse_fallback(text).fallback for text in ("earliest", "Latest", "fail")]
+    assert offsets.parse_end("Latest") == Latest()
+    assert offsets.parse_end('{"t":{"0":5,"1":-1}}') == SpecificOffsets({A: 5, B: Latest()}, "endingOffsets")
+    fallbacks = [offsets.parse_fallback(text).fallback for text in ("earliest", "Latest", "fail")]
     assert fallbacks == [Earliest(), Latest(), None]
 
 
@@ -154,24 +125,21 @@ def parsed(group: str = "g", **given: str) -> SourceOptions:
         (COMMITTED | {FALLBACK: "fail"}, FromCommitted(None), FromCommitted(None)),
     ],
 )
-def test_the_default_start_is_latest_in_a_stream_and_earliest_in_a_batch_read(
-    given: dict[str, str], stream: object, batch: object
-) -> None:
+def test_the_default_start_is_latest_in_streams_only(given: dict[str, str], stream: object, batch: object) -> None:
     assert settings.stream_start(parsed(**given)) == stream
     assert settings.batch_start(parsed(**given)) == batch
 
 
 def test_one_time_precedes_times_by_partition_which_precede_offsets() -> None:
-    offsets = {"startingOffsets": JSON, "endingOffsets": JSON}
+    exact = {"startingOffsets": JSON, "endingOffsets": JSON}
     times = {"startingOffsetsByTimestamp": '{"t":{"0":5}}', "endingOffsetsByTimestamp": '{"t":{"0":6}}'}
     time = {"startingTimestamp": "3", "endingTimestamp": "4"}
-    of_all = parsed(**offsets, **times, **time)
-    of_two = parsed(**offsets, **times)
+    of_all, of_two = parsed(**exact, **times, **time), parsed(**exact, **times)
     assert settings.batch_start(of_all) == settings.stream_start(of_all) == AtTimestamp(3, "startingTimestamp", False)
     assert settings.batch_end(of_all) == AtTimestamp(4, "endingTimestamp", True)
     assert settings.batch_start(of_two) == AtTimestamp({A: 5}, "startingOffsetsByTimestamp", False)
     assert settings.batch_end(of_two) == AtTimestamp({A: 6}, "endingOffsetsByTimestamp", True)
-    assert settings.batch_end(parsed(**offsets)) == SpecificOffsets({A: 7}, "endingOffsets")
+    assert settings.batch_end(parsed(**exact)) == SpecificOffsets({A: 7}, "endingOffsets")
     assert settings.batch_end(parsed()) == Latest()
 
 
@@ -180,6 +148,7 @@ def test_the_timestamp_strategy_applies_to_starting_times() -> None:
         start = settings.stream_start(parsed(**given, startingOffsetsByTimestampStrategy="latest"))
         assert isinstance(start, AtTimestamp)
         assert start.or_latest
+    assert [offsets.parse_timestamp_strategy(text) for text in ("error", "Latest")] == [False, True]
 
 
 def test_an_end_in_a_stream_is_an_error() -> None:
@@ -211,7 +180,5 @@ def test_a_batch_read_from_latest_or_to_earliest_is_an_error() -> None:
 
 
 def test_ignored_options_have_their_names_from_the_table() -> None:
-    assert table.ignored_in_batch_queries(["subscribe", "maxoffsetspertrigger", "KAFKA.SESSION.TIMEOUT.MS"]) == [
-        "maxOffsetsPerTrigger",
-        "kafka.session.timeout.ms",
-    ]
+    ignored = table.ignored_in_batch_queries(["subscribe", "maxoffsetspertrigger", "KAFKA.SESSION.TIMEOUT.MS"])
+    assert ignored == ["maxOffsetsPerTrigger", "kafka.session.timeout.ms"]

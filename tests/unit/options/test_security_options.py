@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 import ssl
 import traceback
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -25,12 +25,8 @@ SSL = GOOD | {"kafka.security.protocol": "SSL"}
 SASL = GOOD | {"kafka.security.protocol": "SASL_PLAINTEXT"}
 SCRAM = SASL | {"kafka.sasl.mechanism": "SCRAM-SHA-512", "kafka.sasl.username": "alice"}
 ALICE = SCRAM | {"kafka.sasl.password": "s3cret"}
+KEY, CHAIN = "kafka.ssl.keystore.key", "kafka.ssl.keystore.certificate.chain"
 JAAS = 'a.ScramLoginModule required username="alice" password="s3cret";'
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +40,19 @@ def encrypted(authority: Authority) -> Path:
     return authority.issue("client", file="encrypted.pem", password="s3cret")
 
 
+def in_texts(file: Path) -> dict[str, str]:
+    """The options for the key and the certificates in a file."""
+    key, chain = parts(file)
+    return {KEY: key, CHAIN: chain}
+
+
 def wire(given: dict[str, str]) -> tuple[Tls | None, Sasl | None]:
     made = parse_options(given).with_client_id("me").wire
     return made.tls, made.sasl
 
 
-def test_without_security_options_there_is_no_tls_and_no_sasl() -> None:
-    assert wire(GOOD) == (None, None)
-    assert wire(GOOD | {"kafka.security.protocol": "plaintext"}) == (None, None)
-
-
 def test_credentials_are_a_java_login_line_or_two_options() -> None:
+    assert wire(GOOD | {"kafka.security.protocol": "plaintext"}) == wire(GOOD) == (None, None)
     sasl = Sasl("SCRAM-SHA-512", "alice", Secret("s3cret"))
     assert wire(ALICE) == (None, sasl)
     in_java = SASL | {"kafka.sasl.mechanism": "scram-sha-512", "KAFKA.sasl.JAAS.config": JAAS}
@@ -68,36 +66,25 @@ def test_tls_keys_and_certificates_are_files_or_texts(authority: Authority, clie
     assert wire(SSL | files) == (Tls(ca_file=ca, key_file=str(client)), None)
     key, chain = parts(encrypted)
     authorities = authority.file.read_text().strip()
-    texts = {
+    texts = in_texts(encrypted) | {
         "kafka.ssl.truststore.certificates": authorities.replace("\n", "\\n"),
-        "kafka.ssl.keystore.key": key,
-        "kafka.ssl.keystore.certificate.chain": chain,
         "kafka.ssl.key.password": "s3cret",
         "kafka.ssl.endpoint.identification.algorithm": "",
         "kafka.ssl.enabled.protocols": "TLSv1.3",
     }
-    told = Tls(
-        ca_text=authorities,
-        key_text=Secret(key.strip()),
-        chain_text=chain.strip(),
-        key_password=Secret("s3cret"),
-        check_host_name=False,
-        versions=("TLSv1.3",),
-    )
+    pem = Tls(ca_text=authorities, key_text=Secret(key.strip()), chain_text=chain.strip())
+    told = replace(pem, key_password=Secret("s3cret"), check_host_name=False, versions=("TLSv1.3",))
     assert wire(SSL | texts) == (told, None)
 
 
-@pytest.mark.parametrize("kind", ["keystore.key", "keystore.location"])
-def test_an_encrypted_key_needs_its_password(encrypted: Path, kind: str) -> None:
-    key, chain = parts(encrypted)
-    given = SSL | {"kafka.ssl.keystore.location": str(encrypted)}
-    if kind == "keystore.key":
-        given = SSL | {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain}
-    assert wire(given | {"kafka.ssl.key.password": "s3cret"})[0]
-    for wrong in ({}, {"kafka.ssl.key.password": "s4cret"}):
-        with pytest.raises(OptionError, match=f"kafka.ssl.{kind}.*'kafka.ssl.key.password' if") as raised:
-            parse_options(given | wrong)
-        assert "s4cret" not in str(raised.value)
+def test_an_encrypted_key_needs_its_password(encrypted: Path) -> None:
+    in_file = {"kafka.ssl.keystore.location": str(encrypted)}
+    for kind, given in (("key", in_texts(encrypted)), ("location", in_file)):
+        assert wire(SSL | given | {"kafka.ssl.key.password": "s3cret"})[0]
+        for wrong in ({}, {"kafka.ssl.key.password": "s4cret"}):
+            with pytest.raises(OptionError, match=f"kafka.ssl.keystore.{kind}.*'kafka.ssl.key.password' if") as raised:
+                parse_options(SSL | given | wrong)
+            assert "s4cret" not in str(raised.value)
 
 
 # fmt: off
@@ -171,69 +158,54 @@ def test_the_error_for_gssapi_without_its_library_names_the_package(monkeypatch:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(OptionError, match="pip install gssapi"):
         parse_options(given)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleType(name).__spec__ or True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
     assert wire(given) == (None, Sasl("GSSAPI", kerberos_service="kafka"))
 
 
 def test_a_key_needs_its_chain_and_must_be_encrypted(authority: Authority, client: Path, encrypted: Path) -> None:
-    key, chain = parts(encrypted)
-    plain, its_chain = parts(client)
-    _, other = parts(authority.issue("other", file="other.pem"))
-    key_of, chain_of = "kafka.ssl.keystore.key", "kafka.ssl.keystore.certificate.chain"
-    given = SSL | {key_of: key, "kafka.ssl.key.password": "s3cret"}
-    for more, says in (
-        ({}, r"without 'kafka\.ssl\.keystore\.certificate\.chain'"),
-        ({chain_of: other}, "does not belong to the certificate"),
-        (
-            {"kafka.ssl.keystore.location": str(encrypted), chain_of: chain},
-            r"location' and 'kafka\.ssl\.keystore\.key' are set",
-        ),
+    other = in_texts(authority.issue("other", file="other.pem"))
+    given = SSL | in_texts(encrypted) | {"kafka.ssl.key.password": "s3cret"}
+    without_chain = {name: text for name, text in given.items() if name != CHAIN}
+    for wrong, says in (
+        (without_chain, r"without 'kafka\.ssl\.keystore\.certificate\.chain'"),
+        (given | {CHAIN: other[CHAIN]}, "does not belong to the certificate"),
+        (given | {"kafka.ssl.keystore.location": str(encrypted)}, r"location' and 'kafka\.ssl\.keystore\.key' are set"),
+        (SSL | in_texts(client), "an encrypted key.*openssl pkcs8 -topk8"),
     ):
         with pytest.raises(OptionError, match=says):
-            parse_options(given | more)
-    with pytest.raises(OptionError, match="an encrypted key.*openssl pkcs8 -topk8"):
-        parse_options(SSL | {key_of: plain, chain_of: its_chain})
+            parse_options(wrong)
 
 
 def test_a_private_key_in_the_wrong_option_is_not_shown(client: Path) -> None:
     key, _ = parts(client)
-    inside = key.splitlines()[1]
     for option in OPTIONS:
         with pytest.raises(OptionError) as raised:
             parse_options(SSL | {option.name: key})
-        assert inside not in str(raised.value), option.name
+        assert key.splitlines()[1] not in str(raised.value), option.name
 
 
-@pytest.mark.parametrize(
-    ("java", "openssl"),
-    [
+def test_cipher_suites_have_javas_or_openssls_names() -> None:
+    for given, openssl in (
         ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
         ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"),
         ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256", "ECDHE-RSA-AES128-SHA256"),
         ("ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
-    ],
-)
-def test_cipher_suites_have_javas_or_openssls_names(java: str, openssl: str) -> None:
-    tls, _ = wire(SSL | {"kafka.ssl.cipher.suites": java})
-    assert tls is not None
-    assert tls.ciphers == (openssl,)
+    ):
+        assert wire(SSL | {"kafka.ssl.cipher.suites": given}) == (Tls(ciphers=(openssl,)), None)
 
 
 def test_options_and_tasks_survive_pickling_and_never_show_a_secret(encrypted: Path) -> None:
-    key, chain = parts(encrypted)
-    given = {"kafka.ssl.keystore.key": key, "kafka.ssl.keystore.certificate.chain": chain}
-    given["kafka.ssl.key.password"] = "s3cret"
-    parsed = parse_options(ALICE | given | {"kafka.security.protocol": "SASL_SSL"})
+    given = in_texts(encrypted) | {"kafka.ssl.key.password": "s3cret", "kafka.security.protocol": "SASL_SSL"}
+    parsed = parse_options(ALICE | given)
     task = FetchTask((), parsed.with_client_id("me").wire, to_arrow_schema(source_schema(False)))
     in_java = parse_options(SASL | {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.jaas.config": JAAS})
     for each in (parsed, task, in_java):
         shown = f"{each} {each!r} {[each]}"
         assert "s3cret" not in shown
-        assert key.splitlines()[1] not in shown
+        assert given[KEY].splitlines()[1] not in shown
         assert pickle.loads(pickle.dumps(each)) == each
     assert task.wire.sasl is not None
-    assert task.wire.sasl.password is not None
-    assert task.wire.sasl.password.text == "s3cret"
+    assert task.wire.sasl.password == Secret("s3cret")
 
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -242,33 +214,29 @@ USER_ALICE = 'username="alice" '
 LOGIN = PLAIN_MODULE + USER_ALICE
 
 
-@pytest.mark.parametrize(
-    ("line", "username", "password"),
-    [
-        (PLAIN_MODULE + 'username="alice" password="pw";', "alice", "pw"),
-        (SCRAM_MODULE + "password='pw' username='alice';", "alice", "pw"),
-        (PLAIN_MODULE + "username=alice password=pw-1_$;", "alice", "pw-1_$"),
-        (PLAIN_MODULE + 'username = "alice"\n  password = "pw" ;\n', "alice", "pw"),
-        (LOGIN + r'password="a\"b";', "alice", 'a"b'),
-        (LOGIN + r'password="a\\b\tc\x";', "alice", "a\\b\tcx"),
-        (LOGIN + r'password="\101\1019";', "alice", "AA9"),
-        (LOGIN + """password="it's; a=b // no comment";""", "alice", "it's; a=b // no comment"),
-        (LOGIN + """password='say "x"';""", "alice", 'say "x"'),
-        (LOGIN + 'password="pässwörd€";', "alice", "pässwörd€"),
-        (LOGIN + 'password="";', "alice", ""),
-        (LOGIN + 'serviceName="kafka" password="pw";', "alice", "pw"),
-        ("/* the login */ " + LOGIN + '// of alice\n password="pw";', "alice", "pw"),
-        ("kafkashaded." + LOGIN + 'password="pw";', "alice", "pw"),
-        (PLAIN_MODULE.replace("required", "Required") + USER_ALICE + 'password="pw";', "alice", "pw"),
-    ],
-)
-def test_user_name_and_password_are_read_as_java_reads_them(line: str, username: str, password: str) -> None:
-    assert parse_jaas(line) == PasswordLogin(username, Secret(password))
+def test_user_name_and_password_are_read_as_java_reads_them() -> None:
+    for line, password in (
+        (PLAIN_MODULE + 'username="alice" password="pw";', "pw"),
+        (SCRAM_MODULE + "password='pw' username='alice';", "pw"),
+        (PLAIN_MODULE + "username=alice password=pw-1_$;", "pw-1_$"),
+        (PLAIN_MODULE + 'username = "alice"\n  password = "pw" ;\n', "pw"),
+        (LOGIN + r'password="a\"b";', 'a"b'),
+        (LOGIN + r'password="a\\b\tc\x";', "a\\b\tcx"),
+        (LOGIN + r'password="\101\1019";', "AA9"),
+        (LOGIN + """password="it's; a=b // no comment";""", "it's; a=b // no comment"),
+        (LOGIN + """password='say "x"';""", 'say "x"'),
+        (LOGIN + 'password="pässwörd€";', "pässwörd€"),
+        (LOGIN + 'password="";', ""),
+        (LOGIN + 'serviceName="kafka" password="pw";', "pw"),
+        ("/* the login */ " + LOGIN + '// of alice\n password="pw";', "pw"),
+        ("kafkashaded." + LOGIN + 'password="pw";', "pw"),
+        (PLAIN_MODULE.replace("required", "Required") + USER_ALICE + 'password="pw";', "pw"),
+    ):
+        assert parse_jaas(line) == PasswordLogin("alice", Secret(password))
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
+def test_an_invalid_line_is_an_error_with_the_fix_and_without_a_value() -> None:
+    for line, says in (
         ("", "must end with a semicolon"),
         (";", "must end with a semicolon"),
         ("alice:s3cret", "must end with a semicolon"),
@@ -284,9 +252,7 @@ def test_user_name_and_password_are_read_as_java_reads_them(line: str, username:
         (SCRAM_MODULE + USER_ALICE + 'password="s3cret" tokenauth="true";', "delegation tokens"),
         ("a.b.Krb5LoginModule required keyTab='s3cret';", "kafka.sasl.kerberos.service.name"),
         ("a.b.S3cretLoginModule required x='s3cret';", "a PlainLoginModule or ScramLoginModule"),
-    ],
-)
-def test_an_invalid_line_is_an_error_with_the_fix_and_without_a_value(line: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says) as raised:
-        parse_jaas(line)
-    assert "s3cret" not in str(raised.value)
+    ):
+        with pytest.raises(ValueError, match=says) as raised:
+            parse_jaas(line)
+        assert "s3cret" not in str(raised.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -14,16 +13,18 @@ from spark_group_source.testing import EmbeddedKafka, plugin
 from spark_group_source.testing.errors import EmbeddedKafkaError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-TESTING = REPOSITORY / "spark_group_source" / "testing"
 PATIENCE_S = 90.0
 
-WHAT_IS_LOADED = """
+TESTS = """
 import sys
 def test_what_is_loaded():
     heavy = {"pyspark", "pyarrow", "numpy", "py4j", "pandas"}
     assert "spark_group_source.testing.plugin" in sys.modules
     assert not heavy & {name.split(".")[0] for name in sys.modules}
     assert not any(name.startswith("kafka.") for name in sys.modules)  # the package itself runs on its first use
+def test_first(embedded_kafka): pass
+def test_second(kafka_topic): pass
+def test_third(kafka_spark): pass
 """
 NO_PYTEST = """
 import importlib, sys
@@ -31,27 +32,10 @@ sys.modules["pytest"] = None
 for name in sys.argv[1:]:
     importlib.import_module(name)
 """
-WANTS_BOTH = """
-def test_first(embedded_kafka): pass
-def test_second(kafka_topic): pass
-def test_third(kafka_spark): pass
-"""
-
-
-def run_pytest(project: Path, source: str) -> tuple[int, str]:
-    """Runs a test module with the plugin and no other in a project of its own; returns exit code and output."""
-    (project / "pytest.ini").write_text("[pytest]\n")
-    (project / "test_it.py").write_text(source)
-    command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", plugin.__name__]
-    environment = {**os.environ, "COLUMNS": "400"}  # so that nothing that is told is cut off
-    done = subprocess.run(
-        command, cwd=project, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
 
 
 def test_all_but_the_plugin_can_be_imported_without_pytest() -> None:
-    modules = [path for path in TESTING.rglob("*.py") if path.stem not in ("plugin", "__init__")]
+    modules = [path for path in Path(plugin.__file__).parent.rglob("*.py") if path.stem not in ("plugin", "__init__")]
     names = [".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in modules]
     assert "spark_group_source.testing.spark" in names
     subprocess.run([sys.executable, "-c", NO_PYTEST, *names], cwd=REPOSITORY, timeout=PATIENCE_S, check=True)
@@ -69,13 +53,16 @@ def test_loading_the_plugin_imports_nothing_heavy_and_without_java_each_test_tha
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # what others import is not the question
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("SPARK_GROUP_SOURCE_KAFKA_LIBS", str(tmp_path))
-    code, told = run_pytest(tmp_path, WHAT_IS_LOADED + WANTS_BOTH)
-    assert code == 1
+    monkeypatch.setenv("COLUMNS", "400")  # so that nothing that is told is cut off
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_it.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", plugin.__name__]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    told = done.stdout + done.stderr
+    assert done.returncode == 1
     assert "1 passed, 3 errors" in told
     for name in ("first", "second", "third"):
-        assert re.search(f"^ERROR test_it.py::test_{name} - .*Java was not found: JAVA_HOME is ", told, re.MULTILINE), (
-            told
-        )
+        assert re.search(f"(?m)^ERROR test_it.py::test_{name} - .*Java was not found: JAVA_HOME is ", told), told
     assert "Install Java 17 or later" in told
     assert "Traceback" not in told
     assert "local_spark.py" not in told

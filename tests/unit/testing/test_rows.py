@@ -32,16 +32,14 @@ def test_a_row_is_converted_to_a_record(row: Any, record: Record) -> None:
     assert list(records([row])) == [record]
 
 
-@pytest.mark.parametrize(
-    "time",
-    [
+def test_timestamps_are_milliseconds_since_1970_and_local_without_a_zone() -> None:
+    times = (
         datetime(2026, 1, 1, 12, 0, 0, 123_000, tzinfo=timezone.utc),
         datetime(2026, 1, 1, 14, 0, 0, 123_999, tzinfo=timezone(timedelta(hours=2))),
         datetime.fromtimestamp(NOON / 1000),  # noqa: DTZ006 - as PySpark collects them
-    ],
-)
-def test_timestamps_are_milliseconds_since_1970_and_local_without_a_zone(time: datetime) -> None:
-    assert [each.timestamp for each in records([{"value": "v", "timestamp": time}])] == [NOON]
+    )
+    rows = [{"value": "v", "timestamp": time} for time in times]
+    assert [each.timestamp for each in records(rows)] == [NOON] * 3
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import WakeupPipe
 from tests.fake import FakeKafka
 from tests.unit.wire_options import wire_options
@@ -20,14 +22,17 @@ def fake() -> Iterator[FakeKafka]:
 
 
 @pytest.fixture
-def cluster(fake: FakeKafka) -> Iterator[Cluster]:
-    made = Cluster(wire_options(fake))
-    yield made
-    made.close()
+def options(fake: FakeKafka) -> WireOptions:
+    return wire_options(fake)
+
+
+@pytest.fixture
+def cluster(options: WireOptions) -> Iterator[Cluster]:
+    with closing(Cluster(options)) as made:
+        yield made
 
 
 @pytest.fixture
 def wakeup() -> Iterator[WakeupPipe]:
-    pipe = WakeupPipe()
-    yield pipe
-    pipe.close()
+    with closing(WakeupPipe()) as pipe:
+        yield pipe

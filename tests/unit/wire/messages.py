@@ -21,8 +21,11 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
+def encoded(response: Any, correlation_id: int) -> bytes:
+    response.with_header(correlation_id=correlation_id)
+    return bytes(response.encode(header=True))
+
+
 def answer(correlation_id: int) -> bytes:
     """The whole response to a heartbeat, with the error code 25."""
-    made = HeartbeatResponse(version=4, throttle_time_ms=0, error_code=25)
-    made.with_header(correlation_id=correlation_id)
-    return framed(bytes(made.encode(header=True)))
+    return framed(encoded(HeartbeatResponse(version=4, throttle_time_ms=0, error_code=25), correlation_id))

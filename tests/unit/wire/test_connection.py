@@ -8,7 +8,9 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from kafka.protocol.metadata import FindCoordinatorResponse
@@ -19,7 +21,7 @@ from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.fake import FakeKafka, Fault
-from tests.unit.wire.messages import answer, coordinator, framed, heartbeat
+from tests.unit.wire.messages import answer, coordinator, encoded, framed, heartbeat
 from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
@@ -30,26 +32,25 @@ Pair = tuple[Connection, socket.socket]
 
 @pytest.fixture
 def connection(fake: FakeKafka) -> Iterator[Connection]:
-    opened = opening(fake)
-    yield opened
-    opened.close()
+    with closing(opening(fake)) as opened:
+        yield opened
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     """A connection without a broker, and the socket of its peer."""
     ours, theirs = socket.socketpair()
-    connection = Connection(ours, "peer", 9092, OPTIONS)
-    yield connection, theirs
-    connection.close()
-    theirs.close()
+    with theirs, closing(Connection(ours, "peer", 9092, OPTIONS)) as connection:
+        yield connection, theirs
 
 
 def opening(fake: FakeKafka) -> Connection:
     return Connection.open("127.0.0.1", fake.brokers[1].port, OPTIONS, after(), broker_id=1)
 
 
-def test_slow_bytes_do_not_extend_the_deadline(fake: FakeKafka, connection: Connection) -> None:
+def test_slow_bytes_are_received_and_do_not_extend_the_deadline(fake: FakeKafka, connection: Connection) -> None:
+    fake.next("Heartbeat", Fault(dribble=0.0))
+    assert connection.call(heartbeat(), after()).error_code == 25
     fake.next("Heartbeat", Fault(dribble=1.0))
     began = time.monotonic()
     with pytest.raises(DeadlineExceeded, match="HeartbeatRequest"):
@@ -150,9 +151,7 @@ def test_several_requests_in_flight_get_their_responses_in_order(connection: Con
     assert connection.is_reusable()
 
 
-def test_an_idle_connection_with_unrequested_bytes_or_closed_by_the_broker_is_not_reusable(
-    fake: FakeKafka, connection: Connection, pair: Pair
-) -> None:
+def test_a_connection_with_bytes_or_an_end_is_not_reusable(fake: FakeKafka, connection: Connection, pair: Pair) -> None:
     other, peer = pair
     assert connection.is_reusable()
     assert other.is_reusable()
@@ -175,101 +174,76 @@ def test_an_unanswered_request_is_not_sent_after_the_connection_is_closed(unansw
     with socket.create_server(("127.0.0.1", 0)) as server:
         connection = Connection(socket.create_connection(server.getsockname()), "peer", 9092, OPTIONS)
         theirs, _ = server.accept()
-        with theirs:
-            if unanswered:
-                connection.send(heartbeat(), after())
-                theirs.recv(65536)
-            connection.close()
-            theirs.settimeout(LONG)
-            if unanswered:
-                with pytest.raises(ConnectionResetError):
-                    theirs.recv(1)
-            else:
-                assert theirs.recv(1) == b""
+    with theirs:
+        if unanswered:
+            connection.send(heartbeat(), after())
+            theirs.recv(65536)
+        connection.close()
+        theirs.settimeout(LONG)
+        with pytest.raises(ConnectionResetError) if unanswered else nullcontext():
+            assert theirs.recv(1) == b""
 
 
-def test_a_wakeup_ends_a_pending_wait_and_the_response_can_be_received_later(pair: Pair) -> None:
+def test_a_wakeup_ends_a_pending_wait_and_the_response_can_be_received_later(pair: Pair, wakeup: WakeupPipe) -> None:
     connection, peer = pair
-    wakeup, later = WakeupPipe(), WakeupPipe()
     connection.send(heartbeat(), after())
     assert not connection.is_reusable()
     peer.sendall(answer(1)[:7])
-    ended = threading.Timer(0.05, wakeup.set)
-    ended.start()
+    threading.Timer(0.05, wakeup.set).start()
     for _ in range(2):  # the second wakeup was set before
         with pytest.raises(Interrupted):
             connection.receive(Deadline.after(LONG, wakeup=wakeup))
         wakeup.set()
     assert not connection.closed
     peer.sendall(answer(1)[7:])
-    assert connection.receive(Deadline.after(LONG, wakeup=later)).error_code == 25
-    ended.join()
-    for each in (wakeup, later):
-        each.close()
+    with closing(WakeupPipe()) as later:
+        assert connection.receive(Deadline.after(LONG, wakeup=later)).error_code == 25
 
 
-def found_coordinator() -> bytes:
-    told = FindCoordinatorResponse.Coordinator(version=4, key="g", node_id=1, host="h", port=9092, error_code=0)
-    made = FindCoordinatorResponse(version=4, throttle_time_ms=0, coordinators=[told])
-    made.with_header(correlation_id=1)
-    return bytes(made.encode(header=True))
+NODE = FindCoordinatorResponse.Coordinator(version=4, key="g", node_id=1, host="h", port=9092, error_code=0)
+FOUND = encoded(FindCoordinatorResponse(version=4, throttle_time_ms=0, coordinators=[NODE]), 1)
 
 
 def received(body: bytes) -> Any:
     """Returns the decoded response to FindCoordinator, or one of our errors."""
     ours, theirs = socket.socketpair()
-    connection = Connection(ours, "peer", 9092, OPTIONS)
-    try:
+    with theirs, closing(Connection(ours, "peer", 9092, OPTIONS)) as connection:
         connection.send(coordinator(), after())
         theirs.sendall(framed(body))
         theirs.shutdown(socket.SHUT_WR)
-        return connection.receive(after())
-    except GroupSourceError as error:
-        assert connection.closed, error  # noqa: PT017 - some responses are valid
-        return error
-    finally:
-        connection.close()
-        theirs.close()
+        try:
+            return connection.receive(after())
+        except GroupSourceError as error:
+            assert connection.closed, error  # noqa: PT017 - some responses are valid
+            return error
 
 
 def test_a_truncated_response_is_a_protocol_error() -> None:
-    whole = found_coordinator()
-    assert received(whole).coordinators[0].node_id == 1
-    for size in range(4, len(whole)):
-        assert isinstance(received(whole[:size]), ProtocolError), size
+    assert received(FOUND).coordinators[0].node_id == 1
+    for size in range(4, len(FOUND)):
+        assert isinstance(received(FOUND[:size]), ProtocolError), size
 
 
 def test_unknown_tagged_fields_of_a_response_header_are_skipped_and_none_may_be_beyond_the_response() -> None:
-    whole = found_coordinator()
     for tags in (b"\x01\x00\x00", b"\x01\x07\x02ab", b"\x02\x00\x01x\x80\x01\x81\x01" + b"y" * 129):
-        assert received(whole[:4] + tags + whole[5:]).coordinators[0].node_id == 1, tags
+        assert received(FOUND[:4] + tags + FOUND[5:]).coordinators[0].node_id == 1, tags
     # Nothing, a count, no size, cut short, far too many, an endless number.
     beyond = (b"", b"\x01", b"\x01\x00", b"\x01\x00\x05ab", b"\xff\xff\xff\xff\x0f\x00\x00", b"\x80" * 5 + b"\x00")
     for header in beyond:
-        assert isinstance(received(whole[:4] + header), ProtocolError), header
+        assert isinstance(received(FOUND[:4] + header), ProtocolError), header
 
 
 def test_an_unknown_host_and_a_closed_port_are_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 "):
         Connection.open("127.0.0.1", 1, OPTIONS, after())
-
-    def unknown(*_: Any, **__: Any) -> Any:
-        raise socket.gaierror("Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=socket.gaierror("Name or service not known")))
     with pytest.raises(BrokerUnavailable, match="'unknown' cannot be resolved"):
         Connection.open("unknown", 9092, OPTIONS, after())
 
 
-def test_a_response_that_arrives_byte_by_byte_is_received(fake: FakeKafka, connection: Connection) -> None:
-    fake.next("Heartbeat", Fault(dribble=0.0))
-    assert connection.call(heartbeat(), after()).error_code == 25
-
-
 def test_a_response_with_a_changed_byte_is_decoded_or_raises_one_of_our_errors() -> None:
     chance = random.Random(20240229)
-    whole = found_coordinator()
     for _ in range(300):
-        broken = bytearray(whole)
+        broken = bytearray(FOUND)
         broken[chance.randrange(len(broken))] = chance.randrange(256)
         received(bytes(broken))

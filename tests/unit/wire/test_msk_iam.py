@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import sys
 import threading
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,51 +18,81 @@ from spark_group_source.offsets import BatchOffset
 from spark_group_source.wire import aws_signer
 from spark_group_source.wire.tokens import MskIamTokens
 from tests.drivers import drivers
-from tests.fake_msk import (
-    ACCESS_KEY,
-    REGION,
-    SECRET_KEY,
-    FakeMsk,
-    TokenService,
-    check_token,
-    parameters_of,
-    signature,
-    token_service,
-)
-from tests.unit.wire_options import after
+from tests.fake_msk import ACCESS_KEY, REGION, SECRET_KEY, FakeMsk, check_token, parameters_of, signature
+from tests.unit.wire import token_service
+from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
 SECRET_KEYS = {ACCESS_KEY: SECRET_KEY, "AKIDROLE": "r0le-secret", "AKIDNEW": "n3w-secret"}
+DEFAULT, PROFILE = MskIamTokens(REGION), MskIamTokens(REGION, profile="orders")
 ROLE = MskIamTokens(REGION, role_arn="arn:aws:iam::123456789012:role/orders", role_external_id="ext")
 
 
 @pytest.fixture(autouse=True)
-def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
-    """A machine whose environment has the credentials of the examples, and neither profiles nor metadata."""
-    for name in [each for each in os.environ if each.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        "AWS_CONFIG_FILE": str(tmp_path / "config"),
-        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"),
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_MAX_ATTEMPTS": "1",
-        "NO_PROXY": "*",
-    }.items():
-        monkeypatch.setenv(name, value)
+def keys(aws: pytest.MonkeyPatch) -> Iterator[None]:
+    """The environment has the credentials of the examples, and there are neither profiles nor metadata."""
+    aws.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    aws.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    aws.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    aws.setenv("AWS_MAX_ATTEMPTS", "1")
+    aws.setenv("NO_PROXY", "*")
     aws_signer._renewing.clear()
     aws_signer._logged.clear()
-    yield monkeypatch
+    yield
     aws_signer._renewing.clear()
+
+
+class Aws:
+    """AWS's Security Token Service, and the credentials of a container.
+
+    ``keys`` are the access key and the secret key that it gives out, for ``lifetime`` seconds. ``error`` is a status
+    and an error code to answer with; ``hold`` lets answers wait. Roles are given only to ``caller``, an access key, if
+    it is set.
+    """
+
+    def __init__(self, http: token_service.TokenService) -> None:
+        self.keys, self.lifetime = ("AKIDROLE", "r0le-secret"), 3600.0
+        self.error: tuple[int, str] | None = None
+        self.hold: threading.Event | None = None
+        self.caller = ""
+        self.requests = http.requests
+        http.answer, http.headers = self._answer, {"Connection": "close"}
+
+    def _answer(self) -> tuple[int, Any]:
+        request = self.requests[-1]
+        action = request.form.get("Action", [""])[0]
+        if self.hold is not None:
+            self.hold.wait(LONG)
+        if action == "GetCallerIdentity":
+            return 200, answer_of(action, "<Arn>arn:aws:sts::1:assumed-role/orders/me</Arn>")
+        if action and self.caller not in request.headers["Authorization"]:
+            return 403, error_of("ExpiredToken")
+        if self.error is not None:
+            return self.error[0], error_of(self.error[1])
+        names = ("AccessKeyId", "SecretAccessKey", "SessionToken" if action else "Token", "Expiration")
+        end = datetime.now(timezone.utc) + timedelta(seconds=self.lifetime)
+        found = dict(zip(names, (*self.keys, "t0ken+/=", end.strftime("%Y-%m-%dT%H:%M:%SZ")), strict=True))
+        if not action:
+            return 200, found
+        fields = "".join(f"<{name}>{text}</{name}>" for name, text in found.items())
+        return 200, answer_of(action, f"<Credentials>{fields}</Credentials>")
+
+
+def answer_of(action: str, result: str) -> str:
+    namespace = "https://sts.amazonaws.com/doc/2011-06-15/"
+    return f'<{action}Response xmlns="{namespace}"><{action}Result>{result}</{action}Result></{action}Response>'
+
+
+def error_of(code: str) -> str:
+    return f"<ErrorResponse><Error><Code>{code}</Code><Message>no</Message></Error></ErrorResponse>"
 
 
 @pytest.fixture
-def service(aws: pytest.MonkeyPatch) -> Iterator[TokenService]:
-    with token_service(("AKIDROLE", "r0le-secret")) as running:
-        for name, value in running.environment().items():
-            aws.setenv(name, value)
-        yield running
+def service(aws: pytest.MonkeyPatch) -> Iterator[Aws]:
+    with token_service.running() as http:
+        aws.setenv("AWS_ENDPOINT_URL_STS", http.url)
+        aws.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", http.url)
+        yield Aws(http)
 
 
 def no_keys(aws: pytest.MonkeyPatch) -> None:
@@ -71,18 +100,22 @@ def no_keys(aws: pytest.MonkeyPatch) -> None:
     aws.delenv("AWS_SECRET_ACCESS_KEY")
 
 
+def keys_of(profile: str, access_key: str, secret_key: str) -> str:
+    return f"[{profile}]\naws_access_key_id={access_key}\naws_secret_access_key={secret_key}\n"
+
+
 def signer_of(tokens: MskIamTokens) -> str:
     """The access key of a valid new token."""
     return check_token(tokens.fetch(after()).text, SECRET_KEYS)
 
 
-@pytest.mark.parametrize("session_token", [None, "t0ken+/="])
-def test_a_token_is_the_signed_request_to_connect(aws: pytest.MonkeyPatch, session_token: str | None) -> None:
-    if session_token is not None:
+@pytest.mark.parametrize("session", [{}, {"X-Amz-Security-Token": "t0ken+/="}], ids=["a key", "a session"])
+def test_a_token_is_the_signed_request_to_connect(aws: pytest.MonkeyPatch, session: dict[str, str]) -> None:
+    for session_token in session.values():
         aws.setenv("AWS_SESSION_TOKEN", session_token)
     aws.setattr("botocore.auth.get_current_datetime", lambda: datetime(2026, 11, 22, 21, 26, 38))  # noqa: DTZ001
-    host, parameters = parameters_of(MskIamTokens(REGION).fetch(after()).text)
-    signed = {
+    host, parameters = parameters_of(DEFAULT.fetch(after()).text)
+    signed = session | {
         "Action": "kafka-cluster:Connect",
         "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
         "X-Amz-Credential": f"{ACCESS_KEY}/20261122/{REGION}/kafka-cluster/aws4_request",
@@ -90,26 +123,24 @@ def test_a_token_is_the_signed_request_to_connect(aws: pytest.MonkeyPatch, sessi
         "X-Amz-Expires": "900",
         "X-Amz-SignedHeaders": "host",
     }
-    if session_token is not None:
-        signed["X-Amz-Security-Token"] = session_token
     assert host == f"kafka.{REGION}.amazonaws.com"
     assert parameters.pop("User-Agent").startswith("aws-msk-iam-sasl-signer-python/")
     assert parameters.pop("X-Amz-Signature") == signature(SECRET_KEY, host, signed)
     assert parameters == signed
 
 
-def test_a_role_is_assumed_once_and_its_credentials_sign(service: TokenService) -> None:
+def test_a_role_is_assumed_once_and_its_credentials_sign(service: Aws) -> None:
     assert [signer_of(ROLE) for _ in range(3)] == ["AKIDROLE"] * 3
     (request,) = service.requests
-    assert (request["Action"], request["RoleArn"]) == ("AssumeRole", ROLE.role_arn)
-    assert (request["RoleSessionName"], request["ExternalId"]) == ("aws-msk-iam-auth", "ext")
+    sent = [request.form[name] for name in ("Action", "RoleArn", "RoleSessionName", "ExternalId")]
+    assert sent == [["AssumeRole"], [ROLE.role_arn], ["aws-msk-iam-auth"], ["ext"]]
 
 
 @pytest.mark.parametrize("source", ["role", "container"])
-def test_no_token_outlives_its_credentials(service: TokenService, aws: pytest.MonkeyPatch, source: str) -> None:
+def test_no_token_outlives_its_credentials(service: Aws, aws: pytest.MonkeyPatch, source: str) -> None:
     if source == "container":
         no_keys(aws)
-    tokens = ROLE if source == "role" else MskIamTokens(REGION)
+    tokens = ROLE if source == "role" else DEFAULT
     service.lifetime = 60.0
     assert signer_of(tokens) == "AKIDROLE"
     service.keys = "AKIDNEW", "n3w-secret"
@@ -119,28 +150,23 @@ def test_no_token_outlives_its_credentials(service: TokenService, aws: pytest.Mo
 def test_a_renewed_file_with_keys_is_read_for_the_next_token(aws: pytest.MonkeyPatch, tmp_path: Path) -> None:
     no_keys(aws)
     for key in ("AKIDROLE", "AKIDNEW"):
-        lines = f"[orders]\naws_access_key_id={key}\naws_secret_access_key={SECRET_KEYS[key]}\n"
-        (tmp_path / "credentials").write_text(lines)
-        assert signer_of(MskIamTokens(REGION, profile="orders")) == key
+        (tmp_path / "credentials").write_text(keys_of("orders", key, SECRET_KEYS[key]))
+        assert signer_of(PROFILE) == key
 
 
-def test_a_role_is_assumed_again_after_its_keys_changed(
-    service: TokenService, aws: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_role_is_assumed_again_after_its_keys_changed(service: Aws, aws: pytest.MonkeyPatch, tmp_path: Path) -> None:
     no_keys(aws)
     (tmp_path / "config").write_text(f"[profile orders]\nrole_arn={ROLE.role_arn}\nsource_profile=base\n")
     service.lifetime = 60.0
     for service.caller in ("AKIDOLD", "AKIDBASE"):
-        (tmp_path / "credentials").write_text(
-            f"[base]\naws_access_key_id={service.caller}\naws_secret_access_key=b4se\n"
-        )
+        (tmp_path / "credentials").write_text(keys_of("base", service.caller, "b4se"))
         if service.caller == "AKIDBASE":
             with pytest.raises(BrokerUnavailable, match="ExpiredToken"):
-                signer_of(MskIamTokens(REGION, profile="orders"))
-        assert signer_of(MskIamTokens(REGION, profile="orders")) == "AKIDROLE"
+                signer_of(PROFILE)
+        assert signer_of(PROFILE) == "AKIDROLE"
 
 
-def test_credentials_that_cannot_be_renewed_sign_until_they_end_and_are_renewed_later(service: TokenService) -> None:
+def test_credentials_that_cannot_be_renewed_sign_until_they_end_and_are_renewed_later(service: Aws) -> None:
     service.lifetime = 800.0  # AWS's library begins to renew them a quarter of an hour before their end
     assert signer_of(ROLE) == "AKIDROLE"
     service.error = 500, "InternalFailure"
@@ -149,47 +175,38 @@ def test_credentials_that_cannot_be_renewed_sign_until_they_end_and_are_renewed_
     assert signer_of(ROLE) == "AKIDNEW"
 
 
-DEFAULT = MskIamTokens(REGION)
-PROFILE = MskIamTokens(REGION, profile="orders")
 NO_PROFILE = MskIamTokens(REGION, profile="s4les")
-NONE = {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None, "AWS_CONTAINER_CREDENTIALS_FULL_URI": None}
-HALF = {"AWS_SECRET_ACCESS_KEY": None}
+ALL = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
+HALF = ("AWS_SECRET_ACCESS_KEY",)
 DENIED, FAILS = (403, "AccessDenied"), (503, "ServiceUnavailable")
 FINAL, RETRIED = AuthenticationFailed, BrokerUnavailable
 
 
 @pytest.mark.parametrize(
-    ("tokens", "environment", "error", "kind", "says"),
+    ("given", "kind", "says"),
     [
-        (DEFAULT, NONE, None, FINAL, "No AWS credentials.*IAM role.*AWS_ACCESS_KEY_ID.*awsProfileName"),
-        (DEFAULT, HALF, None, FINAL, "No AWS credentials.*Partial.*AWS_SECRET_ACCESS_KEY"),
-        (NO_PROFILE, {}, None, FINAL, r"s4les.*awsProfileName.*~/\.aws/config"),
-        (ROLE, {}, DENIED, FINAL, "AccessDenied.*may assume awsRoleArn .*role/orders"),
-        (ROLE, {}, FAILS, RETRIED, "gave no credentials.*503|ServiceUnavailable"),
-        (PROFILE, {}, None, RETRIED, "gave no credentials.*/no/such/program"),
+        ((DEFAULT, ALL, None), FINAL, "No AWS credentials.*IAM role.*AWS_ACCESS_KEY_ID.*awsProfileName"),
+        ((DEFAULT, HALF, None), FINAL, "No AWS credentials.*Partial.*AWS_SECRET_ACCESS_KEY"),
+        ((NO_PROFILE, (), None), FINAL, r"s4les.*awsProfileName.*~/\.aws/config"),
+        ((ROLE, (), DENIED), FINAL, "AccessDenied.*may assume awsRoleArn .*role/orders"),
+        ((ROLE, (), FAILS), RETRIED, "gave no credentials.*503|ServiceUnavailable"),
+        ((PROFILE, (), None), RETRIED, "gave no credentials.*/no/such/program"),
     ],
     ids=["none", "half a key", "no profile", "denied", "fails", "no program"],
 )
 def test_the_error_without_credentials_says_why_and_only_wrong_settings_are_final(
-    aws: pytest.MonkeyPatch,
-    service: TokenService,
-    tmp_path: Path,
-    tokens: MskIamTokens,
-    environment: dict[str, str | None],
-    error: tuple[int, str] | None,
-    kind: type[GroupSourceError],
-    says: str,
+    aws: pytest.MonkeyPatch, service: Aws, tmp_path: Path, given: Any, kind: type[GroupSourceError], says: str
 ) -> None:
+    tokens, removed, service.error = given
     (tmp_path / "config").write_text("[profile orders]\ncredential_process = /no/such/program\n")
-    for name, value in environment.items():
-        aws.delenv(name) if value is None else aws.setenv(name, value)
-    service.error = error
+    for name in removed:
+        aws.delenv(name)
     with pytest.raises(kind, match=says) as raised:
         tokens.fetch(after())
     assert SECRET_KEY not in str(raised.value)
 
 
-def test_a_token_service_that_hangs_times_out_at_the_deadline(service: TokenService) -> None:
+def test_a_token_service_that_hangs_times_out_at_the_deadline(service: Aws) -> None:
     service.hold = threading.Event()
     timeouts = 0
     while not service.requests or timeouts < 5:
@@ -205,15 +222,16 @@ def test_the_error_without_the_signer_names_the_package(aws: pytest.MonkeyPatch)
     aws.delitem(sys.modules, "spark_group_source.wire.aws_signer")
     aws.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
     with pytest.raises(AuthenticationFailed, match=r"each executor run: pip install 'spark_group_source\[msk\]'"):
-        MskIamTokens(REGION).fetch(after())
+        DEFAULT.fetch(after())
 
 
-def test_the_identity_is_logged_if_wanted(service: TokenService, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_identity_is_logged_if_set(service: Aws, aws: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    logged = MskIamTokens(REGION, log_identity=True)
     with caplog.at_level(logging.INFO, "spark_group_source"):
-        signer_of(MskIamTokens(REGION))
+        signer_of(DEFAULT)
         assert caplog.text == ""
         for _ in range(3):
-            signer_of(MskIamTokens(REGION, log_identity=True))
+            signer_of(logged)
         eventually(lambda: "are those of" in caplog.text)
     assert caplog.text.count("are those of arn:aws:sts::1:assumed-role/orders/me") == 1
     assert len(service.requests) == 1
@@ -221,12 +239,11 @@ def test_the_identity_is_logged_if_wanted(service: TokenService, caplog: pytest.
     # The credentials are good while this service does not answer, or is out of reach.
     aws_signer._logged.clear()
     service.hold = threading.Event()
-    assert signer_of(MskIamTokens(REGION, log_identity=True)) == ACCESS_KEY
+    assert signer_of(logged) == ACCESS_KEY
     service.hold.set()
-    service.shutdown()
-    service.server_close()
+    aws.setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1")
     aws_signer._logged.clear()
-    assert signer_of(MskIamTokens(REGION, log_identity=True)) == ACCESS_KEY
+    assert signer_of(logged) == ACCESS_KEY
 
 
 IAM = {

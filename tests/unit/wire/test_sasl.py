@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-import types
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
 from spark_group_source.text import Secret
 from spark_group_source.wire.sasl import SESSION_PART, authenticate
 from spark_group_source.wire.settings import Sasl
@@ -69,20 +69,17 @@ def test_a_session_with_a_lifetime_is_replaced_before_its_end() -> None:
     assert authenticated(BEARER, welcome(), answer(lifetime=1000)) == (SESSION_PART, [sent])
 
 
-@pytest.mark.parametrize(
-    ("answers", "says"),
-    [
+def test_the_error_of_a_rejection_names_the_option_to_change() -> None:
+    for answers, says in (
         ([welcome(33, ("GSSAPI", "SCRAM-SHA-512"))], "not enable 'PLAIN'.*GSSAPI, SCRAM-SHA-512.*kafka.sasl.mechanism"),
         ([welcome(34)], "does not use SASL.*kafka.security.protocol"),
         ([welcome(42)], "42 "),
         ([welcome(), answer(error=58, message="no such user")], "no such user.*kafka.sasl.password"),
         ([welcome(), answer(error=58)], "58 "),
-    ],
-)
-def test_the_error_of_a_rejection_names_the_option_to_change(answers: list[Any], says: str) -> None:
-    with pytest.raises(AuthenticationFailed, match=says) as refused:
-        authenticated(PLAIN, *answers)
-    assert "s3cret" not in str(refused.value)
+    ):
+        with pytest.raises(AuthenticationFailed, match=says) as refused:
+            authenticated(PLAIN, *answers)
+        assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -128,34 +125,24 @@ class GSSError(Exception):
 
 def gssapi(monkeypatch: pytest.MonkeyPatch, begin: Callable[[object], bytes]) -> Sasl:
     """Returns settings of a mechanism whose library calls ``begin`` to request a ticket from a KDC."""
-    name = types.SimpleNamespace(canonicalize=lambda _: "name")
-    library = types.SimpleNamespace(
-        Name=lambda *_, **__: name,
-        NameType=types.SimpleNamespace(hostbased_service=1),
-        MechType=types.SimpleNamespace(kerberos=1),
-        SecurityContext=lambda **_: types.SimpleNamespace(step=begin, complete=False),
-    )
+    library = Mock()
+    library.SecurityContext.return_value = Mock(step=begin, complete=False)
     monkeypatch.setitem(sys.modules, "gssapi", library)
     return Sasl("GSSAPI", kerberos_service="kafka")
 
 
-@pytest.mark.parametrize(
-    ("minor", "kind"),
-    [
+def test_errors_of_a_kdc_may_heal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for minor, kind in (
         (-1765328228, BrokerUnavailable),  # Cannot contact any KDC
         (-1765328164, BrokerUnavailable),  # Cannot resolve network address for KDC
         (-1765328355, BrokerUnavailable),  # A service is not available
         (-1765328352, BrokerUnavailable),  # Ticket expired
         (-1765328377, AuthenticationFailed),  # Server not found in Kerberos database
         (-1765328243, AuthenticationFailed),  # No Kerberos credentials available
-    ],
-)
-def test_errors_of_a_kdc_may_heal(monkeypatch: pytest.MonkeyPatch, minor: int, kind: type[GroupSourceError]) -> None:
-    def refused(_: object) -> bytes:
-        raise GSSError(minor)
-
-    with pytest.raises(kind, match="by GSSAPI failed: GSSError.*klist"):
-        authenticated(gssapi(monkeypatch, refused), welcome())
+    ):
+        settings = gssapi(monkeypatch, Mock(side_effect=GSSError(minor)))
+        with pytest.raises(kind, match="by GSSAPI failed: GSSError.*klist"):
+            authenticated(settings, welcome())
 
 
 def test_a_silent_kdc_times_out_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

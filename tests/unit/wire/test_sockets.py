@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -61,14 +62,14 @@ def test_a_connection_to_a_host_that_is_gone_ends_within_half_a_minute(server: s
 
 
 def test_connections_come_from_the_source_ports_and_use_each_port_once_per_broker(server: socket.socket) -> None:
-    first, last = free_range()
-    with connect(server, source_ports=(first, last)) as one, connect(server, source_ports=(first, last)) as other:
+    ports = first, last = free_range()
+    with connect(server, source_ports=ports) as one, connect(server, source_ports=ports) as other:
         assert {one.getsockname()[1], other.getsockname()[1]} == {first, last}
         with pytest.raises(BrokerUnavailable, match=rf"from 0\.0\.0\.0:{first} to {last}: .*address"):
-            connect(server, source_ports=(first, last))
+            connect(server, source_ports=ports)
         for _ in range(2):
             server.accept()[0].close()
-    connect(server, source_ports=(first, last)).close()
+    connect(server, source_ports=ports).close()
 
 
 def test_connections_come_from_the_source_host_or_the_error_names_it(server: socket.socket) -> None:
@@ -85,15 +86,13 @@ def test_bootstrap_servers_are_reached_by_canonical_names_if_configured(monkeypa
     with FakeKafka() as fake:
         port = fake.brokers[1].port
         for canonical, host in ((True, "localhost"), (False, LOOPBACK)):
-            cluster = Cluster(WireOptions(((LOOPBACK, port),), "test", canonical_bootstrap=canonical))
-            try:
+            options = WireOptions(((LOOPBACK, port),), "test", canonical_bootstrap=canonical)
+            with closing(Cluster(options)) as cluster:
                 cluster.metadata(None, after())
-                assert cluster._connections._bootstrap is not None
                 kept = cluster._connections._bootstrap
-                assert kept.host == host
-                assert cluster._connections.to_bootstrap(LOOPBACK, port, after()) is kept
-            finally:
-                cluster.close()
+                reused = cluster._connections.to_bootstrap(LOOPBACK, port, after())
+                assert reused is kept
+                assert reused.host == host
 
 
 def test_a_resolver_that_hangs_times_out_and_uses_one_thread_per_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,14 +105,12 @@ def test_a_resolver_that_hangs_times_out_and_uses_one_thread_per_host(monkeypatc
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (LOOPBACK, 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", silent)
-    options = WireOptions((), "test")
     for port in range(9092, 9095):
         for host in ("one", "two"):
             with pytest.raises(DeadlineExceeded, match=f"'{host}' was not resolved"):
-                sockets.connect(host, port, options, Deadline.after(0.02))
-    for _ in range(3):
+                sockets.connect(host, port, WireOptions((), "test"), after(0.02))
         with pytest.raises(DeadlineExceeded, match="'one' was not resolved"):
-            sockets.canonical_names("one", Deadline.after(0.02))
+            sockets.canonical_names("one", after(0.02))
     assert sorted(asked) == ["one", "one", "two"], "addresses of each, and the names of one"
     told.set()
     assert sockets.canonical_names("one", after())
@@ -127,13 +124,11 @@ def test_a_late_result_of_the_resolver_fits_any_port(server: socket.socket, monk
         return resolve(*given, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    options = WireOptions((), "test")
     with pytest.raises(DeadlineExceeded):
-        sockets.connect(LOOPBACK, 1, options, Deadline.after(0.02))
+        sockets.connect(LOOPBACK, 1, WireOptions((), "test"), after(0.02))
     threading.Timer(0.05, told.set).start()
-    port = server.getsockname()[1]
-    with sockets.connect(LOOPBACK, port, options, after()) as sock:
-        assert sock.getpeername() == (LOOPBACK, port)
+    with connect(server) as sock:
+        assert sock.getpeername() == server.getsockname()
 
 
 def test_the_longest_timeouts_of_options_work_on_this_system(server: socket.socket) -> None:

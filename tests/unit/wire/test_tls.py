@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -27,11 +28,6 @@ from tests.waiting import eventually
 
 SHORT = 0.2
 Shake = Callable[[socket.socket], ssl.SSLSocket]
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
@@ -116,19 +112,16 @@ def test_a_wakeup_or_the_deadline_ends_the_wait_within_a_tls_record(peer: Peer, 
     peer.connection.send(heartbeat(), after())
     record = peer.record(answer(1))
     peer.socket.sendall(record[:part])
-    ended = threading.Timer(0.05, wakeup.set)
-    ended.start()
+    threading.Timer(0.05, wakeup.set).start()
     with pytest.raises(Interrupted):
         peer.connection.receive(Deadline.after(SHORT * 50, wakeup=wakeup))
-    ended.join()
     assert not peer.connection.closed
-    later = WakeupPipe()
     peer.socket.sendall(record[part:] + peer.record(answer(2))[:part])
-    assert peer.connection.receive(Deadline.after(LONG, wakeup=later)).error_code == 25
-    peer.connection.send(heartbeat(), after())
-    with pytest.raises(DeadlineExceeded):
-        peer.connection.receive(Deadline.after(SHORT, wakeup=later))
-    later.close()
+    with contextlib.closing(WakeupPipe()) as later:
+        assert peer.connection.receive(Deadline.after(LONG, wakeup=later)).error_code == 25
+        peer.connection.send(heartbeat(), after())
+        with pytest.raises(DeadlineExceeded):
+            peer.connection.receive(Deadline.after(SHORT, wakeup=later))
 
 
 def test_a_tls_handshake_with_a_silent_peer_times_out(authority: Authority) -> None:
@@ -139,6 +132,9 @@ def test_a_tls_handshake_with_a_silent_peer_times_out(authority: Authority) -> N
     theirs.close()
 
 
+HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10
+
+
 def alert(number: int) -> bytes:
     return b"\x15\x03\x03\x00\x02\x02" + bytes([number])
 
@@ -146,7 +142,7 @@ def alert(number: int) -> bytes:
 @pytest.mark.parametrize(
     ("said", "kind", "says"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", AuthenticationFailed, "does not use TLS.*kafka.security.protocol"),
+        (HTTP, AuthenticationFailed, "does not use TLS.*kafka.security.protocol"),
         (alert(40), AuthenticationFailed, "no TLS version or cipher .* in common.*kafka.ssl.cipher.suites"),
         (alert(70), AuthenticationFailed, "no TLS version or cipher .* in common.*kafka.ssl.enabled.protocols"),
         (alert(116), AuthenticationFailed, "CERTIFICATE_REQUIRED.*kafka.ssl.keystore.location"),
@@ -167,7 +163,10 @@ def test_each_failure_of_a_tls_handshake_says_what_to_change(
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_an_alert_on_an_established_session_breaks_only_the_connection(peer: Peer, answered: bool) -> None:
+@pytest.mark.parametrize(("said", "reason"), [(b"", "bad.record.mac"), (HTTP, "")], ids=["an alert", "no TLS"])
+def test_an_alert_or_foreign_bytes_on_an_established_session_break_only_the_connection(
+    peer: Peer, answered: bool, said: bytes, reason: str
+) -> None:
     peer.connection.send(heartbeat(), after())
     if answered:
         peer.receive()
@@ -176,55 +175,42 @@ def test_an_alert_on_an_established_session_breaks_only_the_connection(peer: Pee
         peer.connection.send(heartbeat(), after())
     with pytest.raises(ssl.SSLError):
         peer.receive(damage=1)
-    peer.socket.sendall(peer.record())
-    with pytest.raises(BrokerUnavailable, match="(?i)TLS session with broker .* broke: .*bad.record.mac"):
+    peer.socket.sendall(said or peer.record())
+    with pytest.raises(BrokerUnavailable, match=f"(?i)TLS session with broker .* broke: .*{reason}"):
         peer.connection.receive(after())
     assert peer.connection.closed
 
 
-@pytest.mark.parametrize(
-    "alert",
-    [
+def test_a_certificate_alert_means_rejection_only_before_the_first_response() -> None:
+    for alert in (
         *("SSLV3_ALERT_BAD_CERTIFICATE", "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE", "SSLV3_ALERT_CERTIFICATE_REVOKED"),
         *("SSLV3_ALERT_CERTIFICATE_EXPIRED", "SSLV3_ALERT_CERTIFICATE_UNKNOWN", "TLSV13_ALERT_CERTIFICATE_REQUIRED"),
         *("TLSV1_ALERT_UNKNOWN_CA", "TLSV1_ALERT_ACCESS_DENIED", "TLSV1_ALERT_DECRYPT_ERROR"),
-    ],
-)
-def test_a_certificate_alert_means_rejection_only_before_the_first_response(alert: str) -> None:
-    error = ssl.SSLError(1, alert)
-    error.reason = alert
-    refused = tls.session_error("b:1", error, responded=False)
-    assert isinstance(refused, AuthenticationFailed)
-    assert alert in refused.happened
-    assert isinstance(tls.session_error("b:1", error, responded=True), BrokerUnavailable)
+    ):
+        error = ssl.SSLError(1, alert)
+        error.reason = alert
+        refused = tls.session_error("b:1", error, responded=False)
+        assert isinstance(refused, AuthenticationFailed)
+        assert alert in refused.happened
+        assert isinstance(tls.session_error("b:1", error, responded=True), BrokerUnavailable)
 
 
-@pytest.mark.parametrize(
-    ("name", "ends", "says"),
-    [
-        ("broker", datetime(2020, 1, 1, tzinfo=timezone.utc), "certificate has expired.*Renew the certificate"),
-        ("other", None, "Hostname mismatch.*subjectAltName.*kafka.ssl.endpoint.identification.algorithm"),
-    ],
-    ids=["expired", "of another host"],
-)
-def test_the_error_of_a_rejected_broker_certificate_has_reason_and_action(
-    authority: Authority, shake: Shake, name: str, ends: datetime | None, says: str
-) -> None:
-    file = authority.issue(name, file="refused.pem", ends=ends)
-    with pytest.raises(AuthenticationFailed, match=f"Broker b:1 has a certificate that this client rejected: {says}"):
-        Peer(file, shake)
+def test_the_error_of_a_rejected_broker_certificate_has_reason_and_action(authority: Authority, shake: Shake) -> None:
+    rejected = "Broker b:1 has a certificate that this client rejected: "
+    expired = authority.issue("broker", file="expired.pem", ends=datetime(2020, 1, 1, tzinfo=timezone.utc))
+    with pytest.raises(AuthenticationFailed, match=f"{rejected}certificate has expired.*Renew the certificate"):
+        Peer(expired, shake)
+    says = "Hostname mismatch.*subjectAltName.*kafka.ssl.endpoint.identification.algorithm"
+    with pytest.raises(AuthenticationFailed, match=rejected + says):
+        Peer(authority.issue("other", file="of-other.pem"), shake)
 
 
-def test_a_tls_context_is_kept_until_its_files_change_to_usable_files(
-    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = tmp_path / "client.pem"
-    file.write_bytes(authority.issue("client", file="first.pem").read_bytes())
+def test_a_context_is_kept_until_its_files_are_usable(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    file = authority.issue("client", file="first.pem")
     settings = Tls(ca_file=str(authority.file), key_file=str(file))
     first = tls.ssl_context(settings)
     assert tls.ssl_context(Tls(ca_file=str(authority.file), key_file=str(file))) is first
-    (tmp_path / "new").write_bytes(authority.issue("client", file="second.pem").read_bytes())
-    (tmp_path / "new").rename(file)
+    authority.issue("client", file="second.pem").rename(file)
     second = tls.ssl_context(settings)
     assert second is not first
     file.write_bytes(file.read_bytes()[:100])
@@ -236,7 +222,7 @@ def test_a_tls_context_is_kept_until_its_files_change_to_usable_files(
     tls._warnings.clear()  # as after a minute
     assert tls.ssl_context(settings) is second
     assert caplog.text.count(warning) == 2
-    file.write_bytes(authority.issue("client", file="third.pem").read_bytes())
+    authority.issue("client", file="third.pem").rename(file)
     assert tls.ssl_context(settings) is not second
 
 
@@ -249,11 +235,8 @@ def test_the_error_of_a_missing_file_names_the_file(authority: Authority, tmp_pa
 def test_the_text_of_a_key_is_in_a_private_file_only_while_it_is_read(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    modes = []
-
-    def look(_: ssl.SSLContext, file: str, **__: object) -> None:
-        modes.append(Path(file).stat().st_mode & 0o777)
-
+    modes: list[int] = []
+    look = Mock(side_effect=lambda file, **_: modes.append(Path(file).stat().st_mode & 0o777))
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", look)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     tls.ssl_context(Tls(ca_file=str(authority.file), key_text=Secret("key"), chain_text="chain"))
@@ -265,9 +248,10 @@ def test_the_text_of_a_key_is_in_a_private_file_only_while_it_is_read(
         tls.ssl_context(Tls(ca_file=str(authority.file), key_text=Secret("another key"), chain_text="chain"))
 
 
-@pytest.mark.parametrize(
-    ("head", "name"),
-    [
+def test_the_format_of_a_store_follows_from_its_first_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "store"
+    assert format_of(str(file)) is None
+    for head, name in (
         (b"\x30\x77\x02\x01\x01\x04\x20", "DER"),  # an EC key, shorter than 128 bytes
         (b"\x30\x81\xb6\x02\x01\x00\x30", "DER"),
         (b"\x30\x83\x01\x00\x00\x30\x82", "DER"),
@@ -276,19 +260,6 @@ def test_the_text_of_a_key_is_in_a_private_file_only_while_it_is_read(
         (b"\xfe\xed\xfe\xed\x00\x00\x00", "JKS"),
         (b"-----BEGIN CERT", None),
         (b"", None),
-    ],
-)
-def test_the_format_of_a_store_follows_from_its_first_bytes(tmp_path: Path, head: bytes, name: str | None) -> None:
-    file = tmp_path / "store"
-    file.write_bytes(head)
-    assert format_of(str(file)) == name
-    file.unlink()
-    assert format_of(str(file)) is None
-
-
-def test_bytes_that_are_not_tls_break_only_an_established_connection(peer: Peer) -> None:
-    peer.connection.send(heartbeat(), after())
-    peer.socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
-    with pytest.raises(BrokerUnavailable, match="The TLS session with broker .* broke"):
-        peer.connection.receive(after())
-    assert peer.connection.closed
+    ):
+        file.write_bytes(head)
+        assert format_of(str(file)) == name

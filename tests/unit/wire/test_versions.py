@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -10,13 +11,13 @@ from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest
 
-from spark_group_source.clock import Deadline
 from spark_group_source.errors import ProtocolError, UnsupportedRequest
 from spark_group_source.wire import versions
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, releases
 from tests.fake.releases import Offered
+from tests.unit.wire_options import after
 
 BROKER = "1 (host:9092)"
 SUPPORTED = [release for release in BROKER_API_VERSIONS if release >= (1, 0)]
@@ -26,15 +27,10 @@ OPTIONS = WireOptions((("127.0.0.1", 1),), "test", connect_timeout=2.0)
 def api_versions(offered: Offered, group_version: int | None = None) -> Any:
     """Returns a broker's response."""
     api, feature = ApiVersionsResponse.ApiVersion, ApiVersionsResponse.FinalizedFeatureKey
-    return ApiVersionsResponse(
-        version=versions.API_VERSIONS,
-        api_keys=[
-            api(api_key=key, min_version=lowest, max_version=highest) for key, (lowest, highest) in offered.items()
-        ],
-        finalized_features=None
-        if group_version is None
-        else [feature(name="group.version", max_version_level=group_version, min_version_level=1)],
-    )
+    keys = [api(api_key=key, min_version=low, max_version=high) for key, (low, high) in offered.items()]
+    group = feature(name="group.version", max_version_level=group_version, min_version_level=1)
+    features = None if group_version is None else [group]
+    return ApiVersionsResponse(version=versions.API_VERSIONS, api_keys=keys, finalized_features=features)
 
 
 @pytest.mark.parametrize("release", SUPPORTED)
@@ -49,56 +45,46 @@ def test_every_kafka_from_1_0_on_is_supported(release: tuple[int, int]) -> None:
 def test_an_error_names_broker_request_and_versions() -> None:
     with pytest.raises(ProtocolError) as raised:
         versions.check_response(api_versions({**releases.kafka(4, 1), 3: (0, 4)}), BROKER)
-    assert raised.value.happened == (
-        f"Broker {BROKER} supports version 0 to 4 of MetadataRequest, and this source 5 to 12."
-    )
+    happened = f"Broker {BROKER} supports version 0 to 4 of MetadataRequest, and this source 5 to 12."
+    assert raised.value.happened == happened
     assert "Kafka 1.0 or later" in raised.value.action
     without = {key: each for key, each in releases.kafka(4, 1).items() if key != ApiKey.JoinGroup}
     with pytest.raises(ProtocolError, match=r"supports no version of JoinGroupRequest, and this source 2 to 9\."):
         versions.check_response(api_versions(without), BROKER)
 
 
-@pytest.mark.parametrize(
-    ("offered", "lacking"),
-    [
+def test_what_a_broker_lacks_is_named() -> None:
+    closest = "reads from the closest replica"
+    for offered, lacking in (
         (releases.kafka(4, 1), []),
         (releases.kafka(2, 8), []),
         (releases.kafka(2, 5), ["topic ids"]),
         (releases.kafka(2, 4), ["topic ids", "stable offsets"]),
         (releases.REDPANDA_2025, ["topic ids", "leader epochs"]),
-        (releases.EVENT_HUBS_2026, ["topic ids", "reads from the closest replica"]),
-        (
-            releases.kafka(1, 1),
-            ["topic ids", "leader epochs", "stable offsets", "static members", "reads from the closest replica"],
-        ),
-    ],
-)
-def test_what_a_broker_lacks_is_named(offered: Offered, lacking: list[str]) -> None:
-    assert [each.partition(" (")[0] for each in versions.lacks(offered)] == lacking
+        (releases.EVENT_HUBS_2026, ["topic ids", closest]),
+        (releases.kafka(1, 1), ["topic ids", "leader epochs", "stable offsets", "static members", closest]),
+    ):
+        assert [each.partition(" (")[0] for each in versions.lacks(offered)] == lacking
 
 
 def opened(fake: FakeKafka) -> Connection:
-    return Connection.open("127.0.0.1", fake.brokers[1].port, OPTIONS, Deadline.after(5.0))
+    return Connection.open("127.0.0.1", fake.brokers[1].port, OPTIONS, after())
 
 
 @pytest.mark.parametrize("name", releases.ALL)
 def test_a_connection_sends_the_highest_version_that_both_sides_know(name: str) -> None:
-    with FakeKafka(offered=releases.ALL[name]) as fake:
-        connection = opened(fake)
-        connection.call(MetadataRequest(topics=[]), Deadline.after(5.0))
-        connection.close()
+    with FakeKafka(offered=releases.ALL[name]) as fake, closing(opened(fake)) as connection:
+        connection.call(MetadataRequest(topics=[]), after())
     asked = [request.version for api, _, request in fake.requests if api == "ApiVersions"]
     assert asked == ([3] if releases.ALL[name][ApiKey.ApiVersions][1] >= 3 else [3, 0])
     assert fake.requests[-1][2].version == min(12, releases.ALL[name][ApiKey.Metadata][1])
 
 
 def test_a_request_without_a_common_version_is_not_sent_and_the_connection_stays_open() -> None:
-    with FakeKafka(offered=releases.kafka(1, 1)) as fake:
-        connection = opened(fake)
+    with FakeKafka(offered=releases.kafka(1, 1)) as fake, closing(opened(fake)) as connection:
         with pytest.raises(UnsupportedRequest, match="version 0 to 0 of OffsetForLeaderEpochRequest"):
-            connection.call(OffsetForLeaderEpochRequest(topics=[]), Deadline.after(5.0))
-        connection.call(MetadataRequest(topics=[]), Deadline.after(5.0))
-        connection.close()
+            connection.call(OffsetForLeaderEpochRequest(topics=[]), after())
+        connection.call(MetadataRequest(topics=[]), after())
 
 
 @pytest.mark.parametrize(("release", "before"), [((1, 1), False), ((2, 0), True), ((4, 1), True)])

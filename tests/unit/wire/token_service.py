@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import socket
 import ssl
 import threading
 import time
@@ -48,7 +49,10 @@ class Request:
 
 @dataclass
 class TokenService:
-    """``answer`` returns the status and the body of each response; a ``str`` or ``bytes`` body is sent as it is."""
+    """``answer`` returns the status and the body of each response; a ``str`` or ``bytes`` body is sent as it is.
+
+    It is a proxy too, for https.
+    """
 
     answer: Callable[[], tuple[int, Any]] = lambda: (200, token_answer())
     headers: dict[str, str] = field(default_factory=dict)
@@ -64,6 +68,13 @@ class TokenService:
         return ClientCredentials(endpoint, "orders", Secret(SECRET), **{"retry_backoff": 0.05, **more})
 
 
+def _forward(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(2**16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
 @contextlib.contextmanager
 def running(certificate: Path | None = None, clients_of: Path | None = None) -> Iterator[TokenService]:
     """Runs the service, with TLS if a file with a key and its certificate is given.
@@ -76,7 +87,7 @@ def running(certificate: Path | None = None, clients_of: Path | None = None) -> 
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            form = parse_qs(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode())
             service.requests.append(Request(self.path, dict(self.headers), form))
             status, body = service.answer()
             data = body if isinstance(body, bytes) else (body if isinstance(body, str) else json.dumps(body)).encode()
@@ -88,6 +99,19 @@ def running(certificate: Path | None = None, clients_of: Path | None = None) -> 
                 for at in range(0, len(data), 1 if service.drip else len(data) or 1):
                     self.wfile.write(data[at : at + 1] if service.drip else data)
                     time.sleep(service.drip or 0)
+
+        do_GET = do_POST  # noqa: N815 - the name of the base class
+
+        def do_CONNECT(self) -> None:
+            service.requests.append(Request(self.path, dict(self.headers), {}))
+            self.send_response(200)
+            self.end_headers()
+            host, _, port = self.path.partition(":")
+            with socket.create_connection((host, int(port))) as target:
+                back = threading.Thread(target=_forward, args=(target, self.connection))
+                back.start()
+                _forward(self.connection, target)
+                back.join()
 
         def date_time_string(self, timestamp: float | None = None) -> str:
             return service.date if service.date is not None else super().date_time_string(timestamp)
