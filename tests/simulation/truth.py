@@ -1047,9 +1047,9 @@ class Truth:
             waits = not self.calm or self._reading(group) or topic in self.outdated or self._has_dead_members(group)
             for query in queries:
                 waits_for_joins = query.rebalance_timeout if self.rebalancing(group) else 0.0
-                killed = self._may_be_member(query, waits_for_joins)
+                killed = self._may_be_member(query, waits_for_joins) or self.waits_for_join(query)
                 life = query.life
-                waits |= killed or self.waits_for_join(query) or life is None or life.available_now or life.stopping.is_set() or not life.ready
+                waits |= killed or life is None or life.available_now or life.stopping.is_set() or not life.ready
                 waits |= self.run.now - self.began.get(query.name, 0.0) < SOON
             self._starving[key] = done, seconds + (not waits)
             if seconds > patience and any(self.subscribed(query, topic, number) for query in queries):
