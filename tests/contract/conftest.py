@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -17,7 +17,6 @@ from spark_group_source.group.classic import MembershipRequests
 from spark_group_source.group.consumer import build_leave
 from spark_group_source.group.consumer_state import ConsumerMembership
 from spark_group_source.group.coordinator import CoordinatorClient
-from spark_group_source.group.description import MemberDescription
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
@@ -25,6 +24,7 @@ from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.driver import Driver
+from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from tests.conftest import WITHOUT_KIP_848
 from tests.fake import FakeKafka, Fault, releases
@@ -35,12 +35,12 @@ TIMEOUT_S = 90.0
 
 POLL = 0.01
 
-
 BASE = {
     "startingOffsets": "earliest",
     "kafka.heartbeat.interval.ms": "50",
     "kafka.session.timeout.ms": "10000",
     "kafka.max.poll.interval.ms": "120000",
+    "offsetCommit.retryIntervalMs": "50",
 }
 """Options of all queries; a test may override them."""
 
@@ -94,19 +94,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.core)
 
 
-class Kafka(Protocol):
-    """The methods of a cluster that the bench uses, fake or real."""
-
-    @property
-    def bootstrap_servers(self) -> str: ...
-
-    def create_topic(self, name: str, partitions: int = 1) -> str: ...
-
-    def produce(self, topic: str, rows: list[str], partition: int = 0) -> Any: ...
-
-    def delete_topic(self, name: str) -> None: ...
-
-
 def eventually(condition: Callable[[], Any], what: str = "") -> Any:
     """Waits until ``condition`` returns a true value, and returns it."""
     deadline = time.monotonic() + TIMEOUT_S
@@ -117,18 +104,12 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
 
 
 class Background:
-    """A call on a thread of its own; :meth:`result` waits for what it returned or raised."""
+    """A call on a thread of its own; :meth:`result` waits for what it returns."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._found: list[Any] = []
-        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread = threading.Thread(target=lambda: self._found.append(call()), daemon=True)
         self._thread.start()
-
-    def _run(self, call: Callable[[], Any]) -> None:
-        try:
-            self._found.append(call())
-        except BaseException as error:
-            self._found.append(error)
 
     @property
     def waits(self) -> bool:
@@ -137,8 +118,6 @@ class Background:
     def result(self) -> Any:
         self._thread.join(TIMEOUT_S)
         assert not self.waits, f"still waiting after {TIMEOUT_S:.0f} s"
-        if isinstance(self._found[0], BaseException):
-            raise self._found[0]
         return self._found[0]
 
 
@@ -165,12 +144,10 @@ class Query:
         if planned is self.end:
             return []
         assert planned != self.end, "Spark does not run a batch that is equal to the last one"
-        if not planned.reads():
-            # A batch without rows: Spark completes it at once.
-            self.end = planned
-            return []
         self.running = planned
         self.read += planned.reads()
+        if not planned.reads():
+            self.finish()  # Spark completes a batch without rows at once
         return planned.reads()
 
     def until_end(self) -> None:
@@ -191,16 +168,14 @@ class Query:
         self.end, self.running = self.running, None
 
     def run_batch(self) -> None:
-        """Waits for the next batch, and completes it."""
         self.begin()
         self.finish()
 
-    def advance(self, limit: int | None = None) -> bool:
-        """Runs one batch, if there is something to read; returns whether there was."""
-        found = self.running is None and bool(self.poll(limit))
-        if found:
+    def advance(self, limit: int | None = None) -> Query:
+        """Runs one batch, if there is something to read."""
+        if self.running is None and self.poll(limit):
             self.finish()
-        return found
+        return self
 
     def idle(self) -> Query:
         """Runs batches until no new records are left."""
@@ -219,9 +194,8 @@ class Query:
 
     def owns(self) -> set[int]:
         """Numbers of the partitions that the next batch may read."""
-        return {
-            tp.partition for tp in self.me.readable if tp in self.driver._assigned_partitions.tracker.positions(self.me)
-        }
+        positions = self.driver._assigned_partitions.tracker.positions(self.me)
+        return {tp.partition for tp in self.me.readable if tp in positions}
 
     def close(self) -> None:
         self.driver.close()
@@ -230,7 +204,7 @@ class Query:
 class Bench:
     """The topic and the group of one test."""
 
-    def __init__(self, kafka: Kafka, topic: str, group: str, base: dict[str, str] = BASE) -> None:
+    def __init__(self, kafka: FakeKafka | EmbeddedKafka, topic: str, group: str, base: dict[str, str] = BASE) -> None:
         self.kafka = kafka
         self._base = base
         self.topic = topic
@@ -238,16 +212,11 @@ class Bench:
         self._queries: list[Query] = []
         self.cluster = Cluster(self.options().with_client_id("operator").wire)
         self._operator = GroupOffsets(self.cluster, self.options().group)
-        self._requests = MembershipRequests(self.cluster, self.options().group)
 
     def options(self, **overrides: str) -> SourceOptions:
-        base = {
-            "kafka.bootstrap.servers": self.kafka.bootstrap_servers,
-            "kafka.group.id": self.group,
-            "subscribe": self.topic,
-        }
-        if overrides.keys() & {"subscribePattern", "assign"}:
-            del base["subscribe"]
+        base = {"kafka.bootstrap.servers": self.kafka.bootstrap_servers, "kafka.group.id": self.group}
+        if not overrides.keys() & {"subscribePattern", "assign"}:
+            base["subscribe"] = self.topic
         given = self._base | base | {key.replace("_", "."): value for key, value in overrides.items()}
         if given.get("kafka.group.protocol") != "consumer":
             return parse_options(given)
@@ -256,31 +225,29 @@ class Bench:
         if interval is not None:
             self.fake.heartbeat_interval = float(interval) / 1000
         parsed = parse_options(given)
-        if session is None:
-            return parsed
-        return replace(parsed, group=replace(parsed.group, session_timeout=float(session) / 1000))
+        timeout = parsed.group.session_timeout if session is None else float(session) / 1000
+        return replace(parsed, group=replace(parsed.group, session_timeout=timeout))
 
     @property
     def fake(self) -> FakeKafka:
         assert isinstance(self.kafka, FakeKafka)
         return self.kafka
 
-    @property
-    def _consumer_protocol(self) -> bool:
-        return "kafka.group.protocol" in self._base
+    def _sent_as(self, api: str) -> tuple[str, Callable[[Any], bool]]:
+        """How a request with this classic name is sent, and which of those requests it is."""
+        if "kafka.group.protocol" in self._base and (has := EPOCHS.get(api)) is not None:
+            return "ConsumerGroupHeartbeat", lambda request: has(request.member_epoch)
+        return api, lambda request: True
 
     def next(self, api: str, fault: Fault, times: int = 1) -> None:
         """As :meth:`FakeKafka.next`, for the classic name of a request in either group protocol."""
-        if self._consumer_protocol and (has := EPOCHS.get(api)) is not None:
-            api, fault = "ConsumerGroupHeartbeat", replace(fault, only=lambda request: has(request.member_epoch))
-        self.fake.next(api, fault, times)
+        sent, only = self._sent_as(api)
+        self.fake.next(sent, fault if sent == api else replace(fault, only=only), times)
 
     def requests(self, api: str) -> list[tuple[int, Any]]:
         """Broker and request of each request so far, by its classic name in either group protocol."""
-        has = EPOCHS.get(api) if self._consumer_protocol else None
-        sent = api if has is None else "ConsumerGroupHeartbeat"
-        found = [(node, request) for name, node, request in self.fake.requests if name == sent]
-        return found if has is None else [each for each in found if has(each[1].member_epoch)]
+        sent, only = self._sent_as(api)
+        return [(node, request) for name, node, request in self.fake.requests if name == sent and only(request)]
 
     def request_count(self, api: str) -> int:
         return len(self.requests(api))
@@ -296,8 +263,7 @@ class Bench:
 
     def has_faults(self, api: str) -> bool:
         """Whether faults of this request have not happened yet."""
-        replaced = self._consumer_protocol and api in EPOCHS
-        return bool(self.fake._faults._queued["ConsumerGroupHeartbeat" if replaced else api])
+        return bool(self.fake._faults._queued[self._sent_as(api)[0]])
 
     def query(self, logged: BatchOffset | None = None, **options: str) -> Query:
         """Creates a query of the group, without starting it."""
@@ -324,15 +290,10 @@ class Bench:
         return query
 
     def join_in_mid_batch(self, first: Query, **options: str) -> Query:
-        """As :meth:`join`, until the revocation waits for the batch of the first query."""
+        """Starts a query, and waits until the revocation waits for the batch of the first one."""
         query = self.join(None, **options)
         eventually(lambda: first.me.phase is Phase.REVOKING, "the revocation to wait for the batch")
         return query
-
-    def start_two(self, **options: str) -> tuple[Query, Query]:
-        first, second = self.start(None, **options), self.start(None, **options)
-        self.split(first, second)
-        return first, second
 
     @staticmethod
     def split(*queries: Query, meanwhile: Callable[[], Any] = lambda: None) -> None:
@@ -356,13 +317,13 @@ class Bench:
 
     def commits(self) -> dict[int, CommittedOffset]:
         partitions = [self.tp(number) for number in range(10)]
-        results = eventually(
-            lambda: self._if_successful(self._operator.committed(partitions, Deadline.after(TIMEOUT_S))), "offsets"
-        )
-        return {tp.partition: commit for tp, commit in results[0].items()}
 
-    def _if_successful(self, result: Any) -> Any:
-        return None if isinstance(result, RequestFailed) else [result]
+        def found() -> Any:
+            result = self._operator.committed(partitions, Deadline.after(TIMEOUT_S))
+            return None if isinstance(result, RequestFailed) else [result]
+
+        (commits,) = eventually(found, "offsets")
+        return {tp.partition: commit for tp, commit in commits.items()}
 
     def rewind(self, offsets: dict[int, int], metadata: str = "") -> None:
         """Resets the offsets of the group without members, as an operator does."""
@@ -374,24 +335,15 @@ class Bench:
 
         eventually(done, "the operator's commit")
 
-    def members(self) -> tuple[MemberDescription, ...]:
-        """The group's members, as the coordinator describes them."""
-        return tuple(
-            eventually(lambda: self._if_successful(self._operator.describe(Deadline.after(TIMEOUT_S))))[0].members
-        )
-
     def expire(self, query: Query) -> None:
-        """Ends the session of a query's member."""
-        self.remove(query.me)
-
-    def remove(self, me: Membership) -> None:
-        """Removes a member from the group, as if its session had timed out."""
-        deadline = Deadline.after(TIMEOUT_S)
+        """Removes a query's member from the group, as if its session had timed out."""
+        me, settings, deadline = query.me, self.options().group, Deadline.after(TIMEOUT_S)
         if isinstance(me, ConsumerMembership):
             client = CoordinatorClient(self.cluster, self.group, "expire")
-            assert client.call(build_leave(me, self.options().group), deadline).error_code == 0
+            assert client.call(build_leave(me, settings), deadline).error_code == 0
         else:
-            assert self._requests.leave(me.member_id, "expired by the test", deadline) is None
+            requests = MembershipRequests(self.cluster, settings)
+            assert requests.leave(me.member_id, "expired by the test", deadline) is None
 
     def close(self) -> None:
         for query in self._queries:

@@ -45,30 +45,15 @@ SESSION_S, REBALANCE_S = 30.0, 60.0
 FIRST_TIME = 1_700_000_000_000
 
 NOT_COMPARED = {
-    "throttle_time_ms": "the fake does not throttle",
-    "error_message": "a text",
-    "tags": "kafka-python's own",
-    "node_id": "the clusters number their brokers on their own",
-    "host": "an address",
-    "port": "an address",
-    "client_host": "an address",
-    "brokers": "addresses",
-    "leader_id": "a broker's number",
-    "cluster_id": "a name",
-    "controller_id": "a broker's number",
-    "replica_nodes": "brokers' numbers",
-    "isr_nodes": "brokers' numbers",
-    "heartbeat_interval_ms": "a setting",
-    "member_metadata": "the source does not read what others subscribe to; the fake leaves it out",
-    "cluster_authorized_operations": "the fake has no authorizer",
-    "topic_authorized_operations": "the fake has no authorizer",
-    "authorized_operations": "the fake has no authorizer",
-    "timestamp": "the source does not read at which time a looked-up record was written; the fake leaves it out",
-    "records": "bytes of the producer",
-    "subscribed_topic_regex": "null or empty",
+    *("throttle_time_ms", "heartbeat_interval_ms"),  # settings
+    *("host", "port", "client_host", "brokers"),  # addresses
+    *("node_id", "leader_id", "controller_id", "replica_nodes", "isr_nodes"),  # numbers of brokers
+    *("error_message", "cluster_id", "records", "tags"),  # texts, bytes of the producer, and kafka-python's own
+    *("authorized_operations", "topic_authorized_operations", "cluster_authorized_operations"),  # no authorizer
+    *("member_metadata", "timestamp"),  # the source does not read these, and the fake leaves them out
+    "subscribed_topic_regex",  # null or empty
 }
 """Fields of answers in which the clusters may differ, and why."""
-
 
 NEW_ID = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 """What a coordinator appends to the id of a member. The member may not know it yet."""
@@ -97,10 +82,6 @@ class Side:
     def connect(self, client_id: str) -> Connection:
         options = WireOptions((self._address,), client_id, request_timeout=ANSWER_S)
         return Connection.open(*self._address, options, Deadline.after(ANSWER_S))
-
-    def call(self, request: Any) -> Any:
-        with contextlib.closing(self.connect("operator")) as connection:
-            return connection.call(request, Deadline.after(ANSWER_S))
 
     def learn(self, symbol: str, identity: str) -> None:
         self.symbols[identity], self.ids[symbol] = symbol, identity
@@ -150,23 +131,17 @@ class Lockstep:
         self.random = random.Random(seed)
         self._orderly = orderly
         self.group = f"lockstep-{seed}-{uuid4()}"
+        self._description = admin.DescribeGroupsRequest(version=5, groups=[self.group])
+        self._member_description = ConsumerGroupDescribeRequest(version=1, group_ids=[self.group])
         self.requests = 0
         self.history: list[str] = []
-        self._connections: dict[str, Connection] = {}
-        self.connect()
+        self._connections = {name: side.connect("operator") for name, side in self._sides.items()}
         self._clients: list[Client] = []
         self._names = 0
         self._assignor = self.random.choice(["uniform", "range"])
         """Members want the same, if any: of two that equally many want, a coordinator may take either."""
         self._leader = ""
         self._chosen: dict[int, tuple[str, str]] = {}
-
-    def connect(self) -> None:
-        """Connects the operator, again after a restart."""
-        for name, side in self._sides.items():
-            if name in self._connections:
-                self._connections[name].close()
-            self._connections[name] = side.connect("operator")
 
     def close(self) -> None:
         for connections in (self._connections, *(each.parked for each in self._clients)):
@@ -231,8 +206,7 @@ class Lockstep:
         return [each for each in self._clients if each.parked]
 
     def _describe(self) -> None:
-        groups = self._description(), self._member_description()
-        for request in groups:
+        for request in (self._description, self._member_description):
             answers = {name: each.call(request, Deadline.after(ANSWER_S)) for name, each in self._connections.items()}
             self._compare(f"state after {self.history[-1] if self.history else 'nothing'}", answers)
 
@@ -264,15 +238,9 @@ class Lockstep:
         """Learns the ids of static members, which nobody is told if their first request is given up."""
         self._names += 1
         for name, side in self._sides.items():
-            for each in self._connections[name].call(self._description(), Deadline.after(ANSWER_S)).groups[0].members:
+            for each in self._connections[name].call(self._description, Deadline.after(ANSWER_S)).groups[0].members:
                 if each.member_id not in side.symbols and each.group_instance_id:
                     side.learn(f"{each.group_instance_id}.{self._names}", each.member_id)
-
-    def _description(self) -> Any:
-        return admin.DescribeGroupsRequest(version=5, groups=[self.group], include_authorized_operations=False)
-
-    def _member_description(self) -> Any:
-        return ConsumerGroupDescribeRequest(version=1, group_ids=[self.group], include_authorized_operations=False)
 
     def _synced(self, client: Client, answers: dict[str, Any]) -> None:
         self._compare(f"sync of {client.name}", answers)
@@ -312,29 +280,24 @@ class Lockstep:
 
     # What the clients do
 
-    def run(self, steps: Sequence[tuple[int, str]]) -> None:
-        """Takes random ones of these steps of one group protocol."""
-        for _ in range(STEPS):
+    def run(self, steps: Mapping[str, int]) -> None:
+        """Takes random ones of these steps of one group protocol, which have weights."""
+        for step in self.random.choices(list(steps), list(steps.values()), k=STEPS):
             try:
-                self._pick(*steps)()
+                getattr(self, f"_{step}")()
                 self.settle()
             except Difference as error:
                 raise Difference(*error.found, self.history[-12:]) from error
 
     def await_coordinator(self) -> None:
         """Waits until the other cluster has a coordinator: it creates the topic of offsets when one is looked up."""
-        find = metadata.FindCoordinatorRequest(version=4, key_type=0, coordinator_keys=[self.group])
+        find = metadata.FindCoordinatorRequest(version=4, coordinator_keys=[self.group])
         deadline = Deadline.after(6 * ANSWER_S)
         while not deadline.expired():
             self._connections[OTHER].call(find, deadline)
-            if not self._connections[OTHER].call(self._description(), deadline).groups[0].error_code:
+            if not self._connections[OTHER].call(self._description, deadline).groups[0].error_code:
                 return
             time.sleep(0.1)
-
-    def _pick(self, *steps: tuple[int, str]) -> Callable[[], None]:
-        weights, names = zip(*steps, strict=True)
-        found: Callable[[], None] = getattr(self, f"_{self.random.choices(names, weights)[0]}")
-        return found
 
     def _chance(self, probability: float) -> bool:
         return not self._orderly and self.random.random() < probability
@@ -367,7 +330,7 @@ class Lockstep:
         self._heartbeat()
 
     def _go_on(self, client: Client) -> None:
-        (self.join if client.needs == "join" else self.sync)(client)
+        (self.join if client.needs == "join" else self._sync)(client)
 
     def bring_together(self, *clients: Client) -> None:
         """Joins and syncs until these clients are members of one generation."""
@@ -399,46 +362,31 @@ class Lockstep:
         elif self._chance(0.03) and client.generation >= 0:
             instance = "i1"
         subscription = _subscription([self._topics.get(each, each) for each in client.topics], client.version)
-
-        def build(side: Side) -> Any:
-            return message(
-                consumer.JoinGroupRequest,
-                9,
-                group_id=self.group,
-                session_timeout_ms=round(client.session * 1000),
-                rebalance_timeout_ms=round(client.rebalance * 1000),
-                member_id=side.ids.get(member, member),
-                group_instance_id=instance,
-                protocol_type="consumer",
-                protocols=[{"name": name, "metadata": subscription} for name in client.protocols],
-            )
-
+        fields: dict[str, Any] = {"group_instance_id": instance, "protocol_type": "consumer"}
+        fields["protocols"] = [{"name": name, "metadata": subscription} for name in client.protocols]
+        fields["session_timeout_ms"] = round(client.session * 1000)
+        fields["rebalance_timeout_ms"] = round(client.rebalance * 1000)
         what = f"join of {client.name} as {member!r} {instance or ''} {','.join(client.protocols)} v{client.version}"
-        self.park(client, what, build)
+        self.park(client, what, lambda side: self._of_member(side, member, consumer.JoinGroupRequest, 9, **fields))
 
-    def _sync(self) -> None:
-        self.sync(self._client())
+    def _of_member(self, side: Side, member: str, kind: Any, version: int, **fields: Any) -> Any:
+        return message(kind, version, group_id=self.group, member_id=side.ids.get(member, member), **fields)
 
-    def sync(self, client: Client) -> None:
-        """Sends a SyncGroup."""
+    def _sync(self, client: Client | None = None) -> None:
+        """Sends a SyncGroup, of any client or of this one."""
+        client = client or self._client()
         member, generation = self._identity(client)
         name = "other" if self._chance(0.03) else None if self._chance(0.5) else client.protocols[0]
         named = self._sides[OTHER].symbols
         given = [named[each] for each in client.leads if each in named and not self._chance(0.05)]
 
+        fields: dict[str, Any] = {"generation_id": generation, "group_instance_id": client.instance}
+        fields |= {"protocol_type": "consumer", "protocol_name": name}
+
         def build(side: Side) -> Any:
             given_out = {side.ids[each]: f"{generation} {each}".encode() for each in given}
-            return message(
-                consumer.SyncGroupRequest,
-                5,
-                group_id=self.group,
-                generation_id=generation,
-                member_id=side.ids.get(member, member),
-                group_instance_id=client.instance,
-                protocol_type="consumer",
-                protocol_name=name,
-                assignments=[{"member_id": each, "assignment": text} for each, text in given_out.items()],
-            )
+            assignments = [{"member_id": each, "assignment": text} for each, text in given_out.items()]
+            return self._of_member(side, member, consumer.SyncGroupRequest, 5, assignments=assignments, **fields)
 
         self.park(client, f"sync of {client.name} as {member!r} in {generation}, {name}, for {given}", build)
 
@@ -458,18 +406,10 @@ class Lockstep:
         """Sends a Heartbeat."""
         member, generation = self._identity(client)
         instance = "i2" if self._chance(0.05) else client.instance
-
-        def build(side: Side) -> Any:
-            return consumer.HeartbeatRequest(
-                version=4,
-                group_id=self.group,
-                generation_id=generation,
-                member_id=side.ids.get(member, member),
-                group_instance_id=instance,
-            )
-
+        fields = {"generation_id": generation, "group_instance_id": instance}
         what = f"heartbeat of {member!r} {instance or ''} in {generation}"
-        code = self.send(what, build)[OTHER].error_code
+        answers = self.send(what, lambda side: self._of_member(side, member, consumer.HeartbeatRequest, 4, **fields))
+        code = answers[OTHER].error_code
         if not client.parked and member == client.id and code:
             client.needs = "join"
             client.id = "" if code in (25, 82) else client.id
@@ -532,20 +472,22 @@ class Lockstep:
         reports = self._chance(0.6)
         forgets = stray and self._chance(0.3)
         topics = [self._topics.get(each, each) for each in client.topics]
-        fields: dict[str, Any] = {"member_id": member, "instance_id": instance, "member_epoch": epoch}
+        fields: dict[str, Any] = {
+            "group_id": self.group,
+            "member_id": member,
+            "instance_id": instance,
+            "member_epoch": epoch,
+        }
         if full:
-            fields |= {
-                "rebalance_timeout_ms": round(client.rebalance * 1000),
-                "server_assignor": assignor,
-                "subscribed_topic_names": topics,
-            }
+            fields |= {"rebalance_timeout_ms": round(client.rebalance * 1000), "server_assignor": assignor}
+            fields |= {"subscribed_topic_names": topics}
 
         def build(side: Side) -> Any:
             if not full and not reports:
-                return self._member_request(**fields)
+                return message(ConsumerGroupHeartbeatRequest, 1, **fields)
             owned = [] if epoch == 0 or forgets else client.owned.get(side.name, [])
             listed = [{"topic_id": topic_id, "partitions": [number]} for topic_id, number in owned]
-            return self._member_request(**fields, topic_partitions=listed)
+            return message(ConsumerGroupHeartbeatRequest, 1, **fields, topic_partitions=listed)
 
         what = f"heartbeat of {client.name} as {member[:8]} {instance or ''} in {epoch}"
         what += f" full, {','.join(client.topics)} {assignor}" if full else ""
@@ -567,11 +509,6 @@ class Lockstep:
                     for number in topic.partitions
                 ]
 
-    def _member_request(self, **fields: Any) -> Any:
-        unsaid = "instance_id", "rack_id", "subscribed_topic_names", "subscribed_topic_regex", "server_assignor"
-        said = dict.fromkeys((*unsaid, "topic_partitions")) | {"rebalance_timeout_ms": -1, "group_id": self.group}
-        return message(ConsumerGroupHeartbeatRequest, 1, **said | fields)
-
     @contextlib.contextmanager
     def _same_target(self) -> Iterator[None]:
         """Lets the fake's uniform assignor choose what the other cluster has chosen, where that is as uniform.
@@ -581,7 +518,7 @@ class Lockstep:
 
         def chosen(subscriptions: Subscriptions, former: Mapping[str, Partitions]) -> dict[str, Partitions]:
             mine, others = uniform(subscriptions, former), self._target()
-            return others if _is_as_uniform(others, mine, subscriptions) else mine
+            return others if _as_uniform(others, mine, subscriptions) else mine
 
         ASSIGNORS[UNIFORM] = chosen
         try:
@@ -592,19 +529,15 @@ class Lockstep:
     def _target(self) -> dict[str, Partitions]:
         """The target assignment of the other cluster, with the topic ids of the fake."""
         ids = self._sides[FAKE].ids
+        answer = self._connections[OTHER].call(self._member_description, Deadline.after(ANSWER_S))
         return {
             each.member_id: frozenset(
                 (UUID(ids[topic.topic_name]), number)
                 for topic in each.target_assignment.topic_partitions
                 for number in topic.partitions
             )
-            for each in self._members()
+            for each in answer.groups[0].members
         }
-
-    def _members(self) -> list[Any]:
-        """The members of the other cluster with the protocol of KIP-848."""
-        answer = self._connections[OTHER].call(self._member_description(), Deadline.after(ANSWER_S))
-        return list(answer.groups[0].members)
 
     # Offsets
 
@@ -618,25 +551,16 @@ class Lockstep:
         wanted = self.random.sample(["a", "b", "unknown"], self.random.choice([1, 1, 2]))
         offset, text = self.random.randrange(100), "x" * (5000 if self._chance(0.05) else self.random.randrange(3))
         number = self.random.choice([0, 1, 2])
+        part = {"partition_index": number, "committed_offset": offset, "committed_metadata": text}
+        part["committed_leader_epoch"] = -1 if offset % 2 else 0
+        fields: dict[str, Any] = {"generation_id_or_member_epoch": generation}
+        fields["group_instance_id"] = client.instance if member else None
 
         def build(side: Side) -> Any:
-            part = {
-                "partition_index": number,
-                "committed_offset": offset,
-                "committed_leader_epoch": -1 if offset % 2 else 0,
-                "committed_metadata": text,
-            }
             names = [self._topics.get(each, each) for each in wanted]
             named = [{"topic_id": side.topic_id(name)} if version >= 10 else {"name": name} for name in names]
-            return message(
-                consumer.OffsetCommitRequest,
-                version,
-                group_id=self.group,
-                generation_id_or_member_epoch=generation,
-                member_id=side.ids.get(member, member),
-                group_instance_id=client.instance if member else None,
-                topics=[{"partitions": [part], **each} for each in named],
-            )
+            topics = [{"partitions": [part], **each} for each in named]
+            return self._of_member(side, member, consumer.OffsetCommitRequest, version, topics=topics, **fields)
 
         self.send(f"commit v{version} of {wanted}-{number} by {member!r} in {generation}", build)
 
@@ -675,47 +599,36 @@ class Lockstep:
         when = self.random.choice([-1, -2, FIRST_TIME - 5, FIRST_TIME + 1000, FIRST_TIME + 1500, FIRST_TIME + 10**9])
         offset, asked = self.random.choice([0, 1, RECORDS, RECORDS + 1]), self.random.choice([0, 1, 2])
         committed = self.random.choice([0, 1])
-        build = {
-            "offsets": lambda side: list_offsets_request(topic, number, epoch, when, committed),
-            "epochs": lambda side: epoch_ends_request(topic, number, epoch, asked),
-            "metadata": lambda side: metadata_request(topic),
-            "coordinator": lambda side: metadata.FindCoordinatorRequest(
-                version=4, key_type=0, coordinator_keys=[self.group]
-            ),
-            "fetch": lambda side: fetch_request(
-                UUID(side.ids.get(topic, str(UUID(int=1)))), number, epoch, offset, committed
-            ),
-        }[kind]
+
+        def build(side: Side) -> Any:
+            if kind == "metadata":
+                return metadata_request(topic)
+            if kind == "coordinator":
+                return metadata.FindCoordinatorRequest(version=4, coordinator_keys=[self.group])
+            part: dict[str, Any] = {"current_leader_epoch": epoch}
+            if kind == "offsets":
+                part |= {"partition_index": number, "timestamp": when}
+                topics = [{"name": topic, "partitions": [part]}]
+                return message(consumer.ListOffsetsRequest, 7, isolation_level=committed, topics=topics)
+            if kind == "epochs":
+                part |= {"partition": number, "leader_epoch": asked}
+                topics = [{"topic": topic, "partitions": [part]}]
+                return message(consumer.OffsetForLeaderEpochRequest, 4, replica_id=-1, topics=topics)
+            part |= {"partition": number, "fetch_offset": offset, "partition_max_bytes": 1000}
+            limits = {"max_wait_ms": 1, "min_bytes": 1, "max_bytes": 1000, "isolation_level": committed}
+            of_topic = {"topic_id": side.topic_id(topic), "partitions": [part]}
+            return message(consumer.FetchRequest, 13, **limits, topics=[of_topic])
+
         self.send(f"{kind} of {topic[:7]}-{number} in {epoch}, {when}, {offset}, {asked}", build)
 
 
-CLASSIC = (
-    (40, "progress"),
-    (14, "join"),
-    (4, "sync"),
-    (10, "heartbeat"),
-    (5, "leave"),
-    (8, "commit"),
-    (5, "fetch_offsets"),
-    (1, "delete"),
-    (8, "look"),
-)
-CONSUMER = (
-    (45, "member_progress"),
-    (12, "member_join"),
-    (12, "member_stray"),
-    (6, "member_leave"),
-    (10, "commit"),
-    (6, "fetch_offsets"),
-    (1, "delete"),
-    (4, "look"),
-)
-"""The steps of a phase, and how often they come."""
+OF_BOTH = {"commit": 10, "fetch_offsets": 6, "delete": 1, "look": 6}
+CLASSIC = {"progress": 40, "join": 14, "sync": 4, "heartbeat": 10, "leave": 5} | OF_BOTH
+CONSUMER = {"member_progress": 45, "member_join": 12, "member_stray": 12, "member_leave": 6} | OF_BOTH
+"""The steps of each protocol, and how often they come."""
 
 
-def _is_as_uniform(
-    target: Mapping[str, Partitions], than: Mapping[str, Partitions], subscriptions: Subscriptions
-) -> bool:
+def _as_uniform(target: Mapping[str, Partitions], than: Mapping[str, Partitions], subscriptions: Subscriptions) -> bool:
     """Whether a target assignment gives the same partitions to the same members, and as equally many to each."""
     if target.keys() != than.keys() or sorted(chain(*target.values())) != sorted(chain(*than.values())):
         return False
@@ -730,39 +643,9 @@ def _subscription(topics: list[str], version: int) -> bytes:
     return b"\0\0" + len(topics).to_bytes(4, "big") + names + len(data).to_bytes(4, "big") + data
 
 
-def list_offsets_request(topic: str, number: int, epoch: int, timestamp: int, isolation_level: int) -> Any:
-    part = {"partition_index": number, "current_leader_epoch": epoch, "timestamp": timestamp}
-    topics = [{"name": topic, "partitions": [part]}]
-    return message(consumer.ListOffsetsRequest, 7, replica_id=-1, isolation_level=isolation_level, topics=topics)
-
-
-def epoch_ends_request(topic: str, number: int, current: int, epoch: int) -> Any:
-    part = {"partition": number, "current_leader_epoch": current, "leader_epoch": epoch}
-    topics = [{"topic": topic, "partitions": [part]}]
-    return message(consumer.OffsetForLeaderEpochRequest, 4, replica_id=-1, topics=topics)
-
-
 def metadata_request(topic: str) -> Any:
     topics = [{"name": topic, "topic_id": UUID(int=0)}]
     return message(metadata.MetadataRequest, 12, topics=topics, allow_auto_topic_creation=False)
-
-
-def fetch_request(topic_id: UUID, number: int, epoch: int, offset: int, isolation_level: int) -> Any:
-    part = {"partition": number, "current_leader_epoch": epoch, "fetch_offset": offset, "partition_max_bytes": 1000}
-    part |= {"last_fetched_epoch": -1, "log_start_offset": -1}
-    return message(
-        consumer.FetchRequest,
-        13,
-        max_wait_ms=1,
-        min_bytes=1,
-        max_bytes=1000,
-        isolation_level=isolation_level,
-        session_id=0,
-        session_epoch=-1,
-        topics=[{"topic_id": topic_id, "partitions": [part]}],
-        forgotten_topics_data=[],
-        rack_id="",
-    )
 
 
 @dataclass
@@ -799,5 +682,7 @@ def beside(bootstrap_servers: str) -> Iterator[Clusters]:
                 fake.produce(topic, ["v"], 0, at)
                 producer.send(topic, b"v", partition=0, timestamp_ms=at).get(ANSWER_S)
         for side, topic in product(sides.values(), topics.values()):
-            side.learn(topic, str(side.call(metadata_request(topic)).topics[0].topic_id))
+            with contextlib.closing(side.connect("operator")) as connection:
+                found = connection.call(metadata_request(topic), Deadline.after(ANSWER_S))
+            side.learn(topic, str(found.topics[0].topic_id))
         yield Clusters(fake, sides, topics)

@@ -12,7 +12,7 @@ from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.query import available_now
-from tests.contract.conftest import BASES, Background, Bench, Query, eventually
+from tests.contract.conftest import Background, Bench, Query
 from tests.fake import FakeKafka, Fault
 
 
@@ -60,9 +60,7 @@ def test_a_run_takes_over_the_partitions_of_a_dead_member(on_fake: Bench) -> Non
 
 def test_a_run_does_not_wait_for_an_empty_partition_without_a_commit(on_fake: Bench, fake: FakeKafka) -> None:
     on_fake.produce(5)
-    run = on_fake.join()
-    run.driver.prepare_for_available_now()
-    run.driver.await_assignment()
+    run = on_fake.query().start(available_now=True)
     run.run_batch()
     # As another client leaves it, which commits only what it has read.
     for number in (1, 2, 3):
@@ -96,10 +94,8 @@ def test_a_run_waits_for_a_living_owner_only_as_long_as_the_option_says(
 
 def test_two_runs_that_wait_for_each_other_both_end(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaders answer one after the other: of two runs that begin at once, each may see a later end in the other's."""
-    runs = [on_fake.query(None), on_fake.query(None)]
-    for run in runs:
-        run.driver.start(run.end)
-    eventually(lambda: all(len(run.owns()) == 2 for run in runs), "an even split")
+    runs = [on_fake.join(), on_fake.join()]
+    on_fake.split(*runs)
     on_fake.produce(6, 6, 6, 6)
     looking_up = runs[0]
 
@@ -136,11 +132,7 @@ def test_a_waiting_run_lets_spark_go_on_and_gives_up_partitions_meanwhile(on_fak
 
 
 @pytest.mark.parametrize("fault", [Fault(error=14), Fault(error=3)], ids=str)
-def test_a_batch_whose_commit_fails_is_committed_before_the_run_ends(
-    on_fake: Bench, fault: Fault, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for base in BASES.values():
-        monkeypatch.setitem(base, "offsetCommit.retryIntervalMs", "50")
+def test_a_batch_whose_commit_fails_is_committed_before_the_run_ends(on_fake: Bench, fault: Fault) -> None:
     on_fake.produce(5)
     run = on_fake.query().start(available_now=True)
     run.begin()

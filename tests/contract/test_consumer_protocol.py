@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from kafka.admin import ConfigResource, ConfigResourceType
 
-from spark_group_source.clock import Deadline
+from spark_group_source.clock import BOOT_TIME, Deadline, monotonic
 from spark_group_source.errors import GroupError, ProtocolError
 from spark_group_source.group.consumer import ConsumerProtocol
 from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest
-from spark_group_source.group.consumer_state import ConsumerMembership
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.membership import ErrorAction, Phase, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
 from spark_group_source.testing import EmbeddedKafka
-from tests.conftest import WITHOUT_KIP_848
+from tests.conftest import WITHOUT_KIP_848, needs_kip_848
 from tests.contract.conftest import CONSUMER_BASE, TIMEOUT_S, Bench, Query, eventually
 from tests.fake import FakeKafka
 
@@ -31,12 +33,6 @@ def filled(bench: Bench) -> Bench:
     return bench
 
 
-def membership(query: Query) -> ConsumerMembership:
-    me = query.me
-    assert isinstance(me, ConsumerMembership)
-    return me
-
-
 def all_read(*queries: Query) -> list[tuple[int, int, int]]:
     return sorted((each.tp.partition, each.start, each.end) for query in queries for each in query.read)
 
@@ -46,11 +42,10 @@ ONCE = [(number, 0, 5) for number in range(4)]
 
 def test_a_member_that_the_coordinator_has_removed_loses_everything_and_joins_with_the_same_id(filled: Bench) -> None:
     query = filled.start().idle()
-    before = membership(query)
+    before = query.me
     filled.expire(query)
-    eventually(lambda: query.driver.counters.lost, "the loss")
-    eventually(lambda: query.owns() == {0, 1, 2, 3}, "all partitions")
-    after = membership(query)
+    eventually(lambda: query.driver.counters.lost and query.owns() == {0, 1, 2, 3}, "all partitions again")
+    after = query.me
     assert (after.member_id, query.driver.counters.lost) == (before.member_id, 4)
     assert after.generation > before.generation
     filled.produce(1, 1, 1, 1)
@@ -59,16 +54,23 @@ def test_a_member_that_the_coordinator_has_removed_loses_everything_and_joins_wi
     assert filled.committed() == dict.fromkeys(range(4), 6)
 
 
-def test_the_coordinator_rejects_a_commit_with_an_older_epoch(filled: Bench) -> None:
+def test_the_coordinator_refuses_commits_and_lookups_with_a_former_epoch(filled: Bench) -> None:
     query = filled.start().idle()
-    me, offsets = query.me, GroupOffsets(filled.cluster, filled.options().group)
-    stale = offsets.commit(
-        replace(me, generation=me.generation - 1), {filled.tp(0): CommittedOffset(5)}, Deadline.after(TIMEOUT_S)
-    )
-    assert stale.failure is not None
-    assert stale.failure.action is ErrorAction.STALE_EPOCH
-    assert "113 (STALE_MEMBER_EPOCH)" in stale.failure.reason
-    assert offsets.commit(me, {filled.tp(0): CommittedOffset(5)}, Deadline.after(TIMEOUT_S)).failure is None
+    settings, deadline = filled.options().group, Deadline.after(TIMEOUT_S)
+    settings.coordinator.knows_generation = filled.cluster.find_coordinator(filled.group, deadline).id
+    offsets = GroupOffsets(filled.cluster, settings)
+    former = replace(query.me, generation=query.me.generation - 1)
+    stale = offsets.commit(former, {filled.tp(0): CommittedOffset(5)}, deadline).failure
+    assert stale is not None
+    assert stale.action is ErrorAction.STALE_EPOCH
+    assert "113 (STALE_MEMBER_EPOCH)" in stale.reason
+    assert offsets.commit(query.me, {filled.tp(0): CommittedOffset(5)}, deadline).failure is None
+    refused = offsets.committed([filled.tp(0)], deadline, former)
+    assert isinstance(refused, RequestFailed)
+    assert "113 (STALE_MEMBER_EPOCH)" in refused.reason
+    committed = offsets.committed([filled.tp(0)], deadline, query.me)
+    assert not isinstance(committed, RequestFailed)
+    assert committed[filled.tp(0)].offset == 5
 
 
 def test_a_long_batch_is_committed_although_the_epoch_has_changed_and_a_revocation_waits_for_it(filled: Bench) -> None:
@@ -76,14 +78,17 @@ def test_a_long_batch_is_committed_although_the_epoch_has_changed_and_a_revocati
     eventually(lambda: first.owns() == {0, 1, 2, 3}, "all partitions")
     first.begin()
     planned = first.me.generation
-    more_partitions(filled, 6)
+    if isinstance(filled.kafka, FakeKafka):
+        filled.kafka.create_topic(filled.topic, partitions=6)
+    else:
+        with filled.kafka.admin() as admin:
+            admin.create_partitions({filled.topic: 6})
     eventually(lambda: len(first.me.owned) == 6 and first.me.generation > planned, "the new partitions and epoch")
     second = filled.join_in_mid_batch(first)
     for _ in range(5):
-        before = membership(first).session_ends
-        eventually(lambda before=before: membership(first).session_ends > before, "a heartbeat")  # type: ignore[misc]
-    third = filled.query()  # again another epoch of the group
-    third.driver.start(third.end)
+        before = first.me.session_ends
+        eventually(lambda before=before: first.me.session_ends > before, "a heartbeat")  # type: ignore[misc]
+    third = filled.join()  # again another epoch of the group
     eventually(lambda: third.driver.counters.rebalances, "the third member")
     assert first.me.phase is Phase.REVOKING
     assert {number: filled.committed()[number] for number in range(4)} == dict.fromkeys(range(4), 0)
@@ -99,15 +104,6 @@ def test_a_long_batch_is_committed_although_the_epoch_has_changed_and_a_revocati
         assert (counters.failed_commits, counters.lost, counters.revocation_timed_out) == (0, 0, 0)
 
 
-def more_partitions(bench: Bench, count: int) -> None:
-    """The topic has this number of partitions from now on."""
-    if isinstance(bench.kafka, EmbeddedKafka):
-        with bench.kafka.admin() as admin:
-            admin.create_partitions({bench.topic: count})
-    else:
-        bench.kafka.create_topic(bench.topic, partitions=count)
-
-
 def test_a_static_member_leaves_for_now_and_gets_its_partitions_back_without_a_rebalance(filled: Bench) -> None:
     static = {"kafka_group_instance_id": "static-1"}
     first, other = filled.start(None, **static), filled.start()
@@ -118,12 +114,12 @@ def test_a_static_member_leaves_for_now_and_gets_its_partitions_back_without_a_r
         assert [request.member_epoch for _, request in filled.requests("LeaveGroup")] == [-2]
     again = filled.start(None, **static)
     eventually(lambda: again.owns() == had, "the same partitions")
-    assert (other.me.generation, len(other.owns()), len(filled.members())) == (generation, 2, 2)
+    described = GroupOffsets(filled.cluster, filled.options().group).describe(Deadline.after(TIMEOUT_S))
+    assert not isinstance(described, RequestFailed)
+    assert (other.me.generation, len(other.owns()), len(described.members)) == (generation, 2, 2)
 
 
-def test_a_static_member_whose_join_was_not_answered_joins_again_at_once(
-    filled: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_static_member_whose_join_has_no_answer_joins_again(filled: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     query = filled.query(kafka_group_instance_id="static-1")
     protocol = query.member._protocol
     assert isinstance(protocol, ConsumerProtocol)
@@ -142,20 +138,6 @@ def test_a_static_member_whose_join_was_not_answered_joins_again_at_once(
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "all partitions")
     # Without leaving its former epoch the member would be refused until its session ends.
     assert [error_code for error_code in joins if error_code not in (14, 15, 16)] == [0, 111, 0]
-
-
-def test_a_former_epoch_gets_no_committed_offsets(filled: Bench) -> None:
-    query = filled.start().idle()
-    settings, deadline = filled.options().group, Deadline.after(TIMEOUT_S)
-    settings.coordinator.knows_generation = filled.cluster.find_coordinator(filled.group, deadline).id
-    offsets = GroupOffsets(filled.cluster, settings)
-    former = replace(query.me, generation=query.me.generation - 1)
-    refused = offsets.committed([filled.tp(0)], deadline, former)
-    assert isinstance(refused, RequestFailed)
-    assert "113 (STALE_MEMBER_EPOCH)" in refused.reason
-    committed = offsets.committed([filled.tp(0)], deadline, query.me)
-    assert not isinstance(committed, RequestFailed)
-    assert committed[filled.tp(0)].offset == 5
 
 
 def test_an_assignor_that_the_brokers_lack_ends_the_query_with_the_option_to_change(filled: Bench) -> None:
@@ -213,3 +195,34 @@ def test_kafka_before_4_ends_the_query_with_what_it_lacks(kafka: EmbeddedKafka, 
     with pytest.raises(ProtocolError, match=r"Kafka [1-3]\.\d+.*It lacks.*group\.version=1.*Use Kafka 4\.0 or later"):
         old.start()
     old.close()
+
+
+@pytest.mark.integration
+@needs_kip_848
+def test_a_member_without_answers_stops_when_its_session_at_the_brokers_ends(
+    kafka: EmbeddedKafka, unique: Callable[[str], str], group: str
+) -> None:
+    setting = {"consumer.session.timeout.ms": "3000"}  # a member assumes 45 s if the brokers do not tell theirs
+    with kafka.admin() as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group, configs=setting)])
+    base = {name: value for name, value in CONSUMER_BASE.items() if name != "kafka.session.timeout.ms"}
+    with contextlib.closing(Bench(kafka, kafka.create_topic(unique("session"), partitions=2), group, base)) as bench:
+        query = bench.start()
+        eventually(lambda: query.owns() == {0, 1}, "all partitions")
+        began = time.monotonic()
+        kafka.pause()  # nothing else runs meanwhile
+        try:
+            eventually(lambda: not query.owns(), "the end of the session")
+            took = time.monotonic() - began
+        finally:
+            kafka.resume()
+        assert took < 3.0 + 2.0
+        eventually(lambda: query.owns() == {0, 1}, "all partitions")
+
+
+@pytest.mark.skipif(BOOT_TIME is None, reason="the system has no clock that counts the time of a suspended machine")
+def test_a_session_ends_on_a_machine_that_was_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = time.clock_gettime
+    assert BOOT_TIME is not None
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: asked(clock) + (600.0 if clock == BOOT_TIME else 0.0))
+    assert monotonic() - time.monotonic() > 500.0

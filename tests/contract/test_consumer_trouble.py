@@ -11,7 +11,7 @@ import time
 import pytest
 
 from spark_group_source.errors import ProtocolError
-from tests.contract.conftest import CONSUMER_BASE, TIMEOUT_S, Bench, Query, eventually
+from tests.contract.conftest import CONSUMER_BASE, Background, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
 pytestmark = pytest.mark.one_protocol("consumer", reason="epochs and heartbeats of KIP-848")
@@ -49,15 +49,13 @@ def test_a_commit_with_a_stale_epoch_is_sent_again_with_the_epoch_of_now_and_is_
     answer = epoch_changes_behind(query, on_fake)
     sent = len(on_fake.fake.commits)
     query.finish()
-    committing = threading.Thread(target=query.poll)
-    committing.start()
+    committing = Background(query.poll)
     eventually(lambda: len(on_fake.fake.commits) > sent, "the commit")
     assert on_fake.committed() == dict.fromkeys(range(4), 0)
     answer.set()
-    committing.join(TIMEOUT_S)
-    assert {number: offset for number, offset in on_fake.committed().items() if number < 4} == dict.fromkeys(
-        range(4), 5
-    )
+    committing.result()
+    committed = on_fake.committed()
+    assert [committed[number] for number in range(4)] == [5, 5, 5, 5]
     stale, fresh = [each for each in on_fake.fake.commits[sent:] if (on_fake.topic, 0) in each.offsets]
     assert (stale.error, fresh.error, fresh.generation) == (STALE_EPOCH, 0, query.me.generation)
     assert "a commit failed" not in caplog.text
@@ -66,7 +64,7 @@ def test_a_commit_with_a_stale_epoch_is_sent_again_with_the_epoch_of_now_and_is_
 
 
 def test_a_commit_with_a_stale_epoch_fails_at_its_timeout_and_is_retried(on_fake: Bench) -> None:
-    query = on_fake.start(offsetCommit_retryIntervalMs="50", offsetCommit_timeoutMs="300")
+    query = on_fake.start(offsetCommit_timeoutMs="300")
     query.begin()
     answer = epoch_changes_behind(query, on_fake)
     query.finish()
@@ -93,11 +91,10 @@ def test_a_commit_with_a_stale_epoch_is_not_sent_again_once_the_partitions_are_l
     on_fake.next("OffsetCommit", Fault(error=STALE_EPOCH))
     sent = len(on_fake.fake.commits)
     query.finish()
-    committing = threading.Thread(target=query.poll)
-    committing.start()
+    committing = Background(query.poll)
     eventually(lambda: len(on_fake.fake.commits) > sent, "the commit")
     answer.set()
-    committing.join(TIMEOUT_S)
+    committing.result()
     assert query.driver.counters.lost == 4
     assert len(on_fake.fake.commits) == sent + 1
     on_fake.fake.clear_faults()
@@ -123,7 +120,7 @@ def test_lookups_that_hang_hold_back_no_heartbeat(on_fake: Bench) -> None:
     on_fake.fake.heartbeat_interval = 1.0
     on_fake.fake.next("ListOffsets", Fault(silent=True), times=10_000)
     # The brokers' session may be much shorter than the one that the member believes.
-    query = on_fake.join(kafka_session_timeout_ms="45000", offsetCommit_retryIntervalMs="50")
+    query = on_fake.join(kafka_session_timeout_ms="45000")
     for lookups in (1, 2):
         assert_heartbeats_while("ListOffsets", lookups)
     on_fake.fake.clear_faults()
@@ -141,29 +138,34 @@ def test_lookups_that_hang_hold_back_no_heartbeat(on_fake: Bench) -> None:
 # Joins
 
 
-@pytest.mark.parametrize("error_code", [25, 110])
-def test_a_member_recovers_although_the_coordinator_rejects_many_joins(on_fake: Bench, error_code: int) -> None:
-    query = on_fake.start()
-    on_fake.next("JoinGroup", Fault(error=error_code), times=10_000)
-    on_fake.expire(query)
-    eventually(lambda: on_fake.request_count("JoinGroup") > 6, "the refusals, also with a backoff")
-    on_fake.fake.clear_faults()
-    eventually(lambda: query.owns() == {0, 1, 2, 3}, "the membership")
-
-
 def test_an_assignment_whose_topic_has_no_name_yet_is_taken_over_later(on_fake: Bench, fake: FakeKafka) -> None:
     def unknown(answer: object) -> None:
         for topic in answer.topics:  # type: ignore[attr-defined]
             topic.error_code, topic.partitions = 3, []
 
-    query = on_fake.query()
     joins = threading.Event()
     on_fake.next("JoinGroup", Fault(hold=joins))
-    query.driver.start(query.end)
+    query = on_fake.join()
     eventually(lambda: on_fake.request_count("JoinGroup"), "the join")
     joins.set()
     fake.next("Metadata", Fault(edit=unknown), times=2)
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "all partitions")
+
+
+# Sessions
+
+
+def test_a_broker_that_does_not_tell_its_session_timeout_is_named_with_the_one_assumed(
+    on_fake: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    query = on_fake.start(kafka_session_timeout_ms="7000")
+    line = "the brokers do not say the group's session timeout (DESCRIBE_CONFIGS on the group or the cluster), 7 s are"
+    eventually(lambda: line in caplog.text, "the line")
+    on_fake.expire(query)
+    eventually(lambda: query.driver.counters.joins > 1, "another join")
+    eventually(lambda: len(query.owns()) == 4, "the next assignment")
+    assert caplog.text.count(line) == 1
 
 
 # Brokers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -32,14 +31,6 @@ def assert_read_once(*queries: Query) -> None:
             offsets = {(each.partition, offset) for offset in range(each.start, each.end)}
             assert not seen & offsets, f"{each} was read twice"
             seen |= offsets
-
-
-def two_during_a_batch(bench: Bench) -> tuple[Query, Query]:
-    """A query in the middle of a batch of all partitions, and another query that waits for its assignment."""
-    bench.produce(5, 5, 5, 5)
-    first = bench.start()
-    assert spans(first.begin()) == dict.fromkeys(range(4), (0, 5))
-    return first, bench.join_in_mid_batch(first)
 
 
 # 1. Replay is exact
@@ -109,7 +100,9 @@ def test_an_idle_query_shows_no_lag(bench: Bench) -> None:
 
 
 def test_revocation_waits_for_the_in_flight_batch_and_no_record_is_read_twice(bench: Bench) -> None:
-    first, second = two_during_a_batch(bench)
+    first = bench.start_batch(5, 5, 5, 5)
+    assert spans(first.read) == dict.fromkeys(range(4), (0, 5))
+    second = bench.join_in_mid_batch(first)
     kept = first.owns()
     assert len(kept) == 2
     assert not second.owns()
@@ -190,7 +183,9 @@ def test_a_batch_past_the_revocation_timeout_is_not_committed_and_logged(
 
 
 def test_a_member_does_not_commit_partitions_that_it_lost_during_a_batch(bench: Bench) -> None:
-    first, second = two_during_a_batch(bench)
+    first = bench.start_batch(5, 5, 5, 5)
+    assert spans(first.read) == dict.fromkeys(range(4), (0, 5))
+    second = bench.join_in_mid_batch(first)
     bench.expire(first)
     lost = eventually(lambda: second.owns() and not second.owns() & first.owns() and second.owns(), "the loss")
     first.finish()
@@ -257,14 +252,6 @@ def test_a_query_continues_at_a_logged_end_beyond_its_own_commit_and_commits_it(
     assert bench.committed()[0] == 5
 
 
-def test_an_operators_rewind_takes_precedence_over_the_logged_end(bench: Bench) -> None:
-    logged = stood_at(bench, 5)
-    bench.rewind({0: 2})
-    query = bench.start(logged)
-    assert bench.committed()[0] == 2
-    assert spans(query.begin()) == {0: (2, 5)}
-
-
 def test_an_operator_may_rewind_to_the_start_of_the_last_batch_again_and_again(bench: Bench) -> None:
     logged = stood_at(bench, 5)
     assert spans(logged.reads()) == {0: (0, 5), 1: (0, 5)}, "one batch"
@@ -285,6 +272,7 @@ def test_a_rewind_into_a_batch_that_spark_replays_repeats_nothing_more(
     logged = stood_at(bench, 5)
     bench.rewind({0: 2})
     crashed = bench.start(logged)
+    assert bench.committed()[0] == 2, "the rewind takes precedence over the logged end"
     assert spans(crashed.begin()) == {0: (2, 5)}
     assert crashed.running is not None
     crashed.close()
@@ -300,27 +288,20 @@ def further(logged_ends: dict[str, dict[int, int]], starts: dict[str, dict[int, 
     return {topic: {number: 15 for number, at in offsets.items() if at == 10} for topic, offsets in starts.items()}
 
 
+AT_10 = {"startingOffsets": '{"topic": {"0": 10, "1": 10, "2": 10, "3": 10}}'}
 STARTS: dict[str, tuple[int, dict[str, str]]] = {
     "earliest": (0, {}),
     "latest": (20, {"startingOffsets": "latest"}),
-    "offsets": (10, {"startingOffsets": '{"topic": {"0": 10, "1": 10, "2": 10, "3": 10}}'}),
+    "offsets": (10, AT_10),
     "time": (20, {"startingTimestamp": "1700000000001", "startingOffsetsByTimestampStrategy": "latest"}),
-    "callback": (
-        15,
-        {
-            "startingOffsets": '{"topic": {"0": 10, "1": 10, "2": 10, "3": 10}}',
-            "startingOffsetsCallback": f"{__name__}:further",
-        },
-    ),
+    "callback": (15, AT_10 | {"startingOffsetsCallback": f"{__name__}:further"}),
 }
 
 
 @pytest.mark.parametrize("step", ["assigned", "planned", "completed"])
 @pytest.mark.parametrize("reset", ["false", "true"])
 @pytest.mark.parametrize("start", STARTS)
-def test_after_a_crash_at_any_step_a_query_keeps_its_start_position(
-    on_fake: Bench, start: str, reset: str, step: str
-) -> None:
+def test_a_query_keeps_its_start_after_a_crash_at_any_step(on_fake: Bench, start: str, reset: str, step: str) -> None:
     """Whatever ``startingOffsets`` resolves to by then: records arrive all the while."""
     on_fake.produce(20, 20, 20, 20)
     begin, options = STARTS[start]
@@ -392,24 +373,22 @@ def test_a_query_with_a_new_checkpoint_continues_at_the_groups_commit(bench: Ben
     assert spans(bench.start().begin()) == {0: (5, 6)}
 
 
-@pytest.mark.parametrize(("starting", "reads"), [("earliest", {0: (0, 5)}), ("latest", {})])
+@pytest.mark.parametrize(
+    ("starting", "reads"),
+    [("earliest", {0: (0, 5), 1: (0, 5)}), ("latest", {}), ('{"TOPIC": {"0": 3}, "*": -2}', {0: (3, 5), 1: (0, 5)})],
+    ids=["earliest", "latest", "an offset, and the others at earliest"],
+)
 def test_starting_offsets_apply_without_a_commit_and_a_logged_end(
     bench: Bench, starting: str, reads: dict[int, tuple[int, int]]
 ) -> None:
-    bench.produce(5)
-    query = bench.start(startingOffsets=starting)
+    bench.produce(5, 5)
+    query = bench.start(startingOffsets=starting.replace("TOPIC", bench.topic))
     assert spans(query.poll()) == reads
 
 
 def moved(bench: Bench, **offsets: int) -> str:
     """The position of another query, as ``offsets_of_checkpoint`` returns it; ``p0=3`` is offset 3 of partition 0."""
     return json.dumps({bench.topic: {name[1:]: offset for name, offset in offsets.items()}, "*": -2})
-
-
-def test_starting_offsets_that_cover_all_partitions_start_the_others_at_earliest(bench: Bench) -> None:
-    bench.produce(5, 5)
-    query = bench.start(startingOffsets=moved(bench, p0=3))
-    assert spans(query.poll()) == {0: (3, 5), 1: (0, 5)}
 
 
 def test_prior_commits_of_the_group_refuse_a_query_that_is_moved_to_it(bench: Bench) -> None:
@@ -448,9 +427,7 @@ def test_a_moved_query_takes_partitions_over_from_a_member_without_its_starting_
     assert bench.committed() == {0: 3, 1: 4, 2: 5, 3: 6}
 
 
-def test_commits_that_take_precedence_over_explicit_offsets_are_logged(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_commits_that_override_explicit_offsets_are_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     stood_at(bench, 5)
     bench.produce(1)
     explicit = json.dumps({bench.topic: {"0": 3, "1": 5, "2": -2, "3": 0}})
@@ -459,9 +436,7 @@ def test_commits_that_take_precedence_over_explicit_offsets_are_logged(
     assert f"{bench.topic}-1" not in caplog.text.partition("the query starts with")[2].partition(".")[0]
 
 
-def test_a_logged_end_takes_precedence_over_starting_offsets_without_a_commit(
-    bench: Bench, unique: Callable[[str], str]
-) -> None:
+def test_a_logged_end_overrides_starting_offsets_without_a_commit(bench: Bench, unique: Callable[[str], str]) -> None:
     logged = replace(stood_at(bench, 5), group="")  # as earlier releases wrote it, without the group
     bench.produce(2)
     elsewhere = bench.start(logged, kafka_group_id=unique("other"), startingOffsets="earliest")
@@ -483,9 +458,7 @@ def test_partitions_without_a_commit_fail_a_query_that_starts_at_committed_offse
 
 
 @pytest.mark.needs("topic ids")
-def test_no_end_of_a_deleted_topic_is_committed_to_its_successor_while_a_batch_is_long(
-    bench: Bench, protocol: str
-) -> None:
+def test_no_end_of_a_deleted_topic_is_committed_to_its_successor_in_a_long_batch(bench: Bench, protocol: str) -> None:
     bench.produce(5, 5, 5, 5)
     # The leader of a classic group finds the topics with its metadata. With KIP-848 the query's own metadata is old.
     max_age_ms = "50" if protocol == "classic" else "300000"
@@ -533,7 +506,8 @@ def test_a_closed_query_has_left_when_close_returns(bench: Bench) -> None:
 
 
 def test_two_queries_split_the_topic_and_together_read_everything_once(bench: Bench) -> None:
-    first, second = bench.start_two()
+    first, second = bench.start(), bench.start()
+    bench.split(first, second)
     assert first.owns() | second.owns() == {0, 1, 2, 3}
     bench.produce(3, 4, 5, 6)
     for query in (first, second):
@@ -567,21 +541,6 @@ def test_an_idle_member_takes_over_partitions(bench: Bench) -> None:
     owner.close()
     queries.remove(owner)
     eventually(lambda: len(idle.owns()) == 1, "the idle one to take over")
-
-
-def test_other_members_of_the_application_are_logged_and_are_no_warning(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = bench.start()
-    with caplog.at_level(logging.INFO, "spark_group_source.query.driver"):
-        second = bench.start()
-        assert "2 members of this application share this group, also contract-app-0. Each reads only" in caplog.text
-        caplog.clear()
-        second.close()
-        first.close()
-        eventually(lambda: not bench.members(), "both to leave")
-        bench.start()
-    assert not [text for text in caplog.messages if "share this group" in text]
 
 
 # 10. AvailableNow is complete

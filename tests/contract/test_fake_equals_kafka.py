@@ -50,23 +50,6 @@ def test_random_requests_have_the_same_answers(both: Clusters, seed: int) -> Non
     assert run.requests > 100
 
 
-def changed(run: Lockstep, client: Client) -> None:
-    """Joins with another subscription, which begins a rebalance."""
-    client.version += 1
-    run.join(client)
-
-
-def next_generation(run: Lockstep, client: Client) -> None:
-    """Waits until a parked client is told of another generation."""
-    generation = client.generation
-
-    def begun() -> bool:
-        run.settle()
-        return client.generation > generation
-
-    eventually(begun, "the next generation")
-
-
 def removed(run: Lockstep, why: str, alive: Client | None = None) -> None:
     """Waits until the fake has removed one member for this reason, and both clusters say the same."""
 
@@ -100,9 +83,15 @@ def test_a_member_that_does_not_join_again_is_lost_at_the_rebalance_timeout(
 ) -> None:
     leader, other = run.client("leader", rebalance=SHORT_S), run.client("other", instance, rebalance=SHORT_S)
     run.bring_together(leader, other)
-    began = time.monotonic()
-    changed(run, leader)
-    next_generation(run, leader)
+    began, former = time.monotonic(), leader.generation
+    leader.version += 1  # another subscription begins a rebalance
+    run.join(leader)
+
+    def next_generation() -> bool:
+        run.settle()
+        return leader.generation > former
+
+    eventually(next_generation, "the next generation")
     run.bring_together(leader)
     removed(run, "rebalance timeout")
     # A static member stays in the next generation, and is lost if it does not sync in it either.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from functools import partial
+import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from spark_group_source import clock
-from spark_group_source.clock import Deadline
 from spark_group_source.group import protocol
-from tests.contract.conftest import TIMEOUT_S, Bench, Query, eventually
+from tests.contract.conftest import Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
 LONG = 1000
@@ -29,14 +29,15 @@ def block(logged: Any, starts: Any) -> dict[str, dict[int, int]]:
 
 
 def ends(query: Query) -> None:
-    """Closes the query from another thread; it must end far below any timeout of a request."""
-    closing = threading.Thread(target=query.close)
-    closing.start()
-    closing.join(6.0)
-    assert not closing.is_alive()
+    """Closes the query, which takes far less than any timeout of a request."""
+    began = time.monotonic()
+    query.close()
+    assert time.monotonic() - began < 6.0
 
 
-@pytest.mark.parametrize("api", ["Heartbeat", "ListOffsets", "OffsetFetch", "OffsetCommit", "Metadata"])
+@pytest.mark.parametrize(
+    "api", ["FindCoordinator", "Heartbeat", "ListOffsets", "OffsetFetch", "OffsetCommit", "Metadata"]
+)
 def test_a_query_that_ends_while_a_request_is_pending_leaves_the_group_at_once(on_fake: Bench, api: str) -> None:
     on_fake.produce(5)
     pattern = {"kafka_metadata_max_age_ms": "50", "subscribePattern": "topic"}
@@ -44,29 +45,15 @@ def test_a_query_that_ends_while_a_request_is_pending_leaves_the_group_at_once(o
     query = on_fake.query(kafka_session_timeout_ms="60000", **options)
     if api in ("Heartbeat", "Metadata"):
         query.start()
-        on_fake.next(api, Fault(silent=True), times=LONG)
-    else:
-        on_fake.next(api, Fault(silent=True), times=LONG)
+    on_fake.next(api, Fault(silent=True), times=LONG)
+    if api not in ("Heartbeat", "Metadata"):
         query.driver.start(query.end)
     before = on_fake.request_count(api)
     eventually(lambda: on_fake.request_count(api) > before, "the request without a response")
     thread = query.member._thread
     on_fake.next("LeaveGroup", Fault())
     ends(query)
-    assert on_fake.request_count("LeaveGroup") == 1
-    thread.join(10.0)
-    assert not thread.is_alive()
-    joins = on_fake.request_count("JoinGroup")
-    on_fake.fake.clear_faults()
-    assert on_fake.request_count("JoinGroup") == joins
-
-
-def test_a_query_that_ends_before_it_finds_its_coordinator_ends_at_once(on_fake: Bench) -> None:
-    on_fake.next("FindCoordinator", Fault(silent=True), times=LONG)
-    query = on_fake.join()
-    eventually(lambda: on_fake.request_count("FindCoordinator"), "the request without a response")
-    thread = query.member._thread
-    ends(query)
+    assert on_fake.request_count("LeaveGroup") == (api != "FindCoordinator"), "it can leave what it has found"
     thread.join(10.0)
     assert not thread.is_alive()
 
@@ -151,32 +138,20 @@ def test_a_rebalance_and_an_unavailable_coordinator_are_one_log_line_each(
     assert caplog.text.count("15 (COORDINATOR_NOT_AVAILABLE)") == 1
 
 
-@pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
-@pytest.mark.parametrize("error_code", [22, 25])
-@pytest.mark.one_protocol("classic", reason="its requests differ")
-def test_a_member_backs_off_if_the_coordinator_rejects_each_join(
-    on_fake: Bench, fake: FakeKafka, api: str, error_code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backoffs: list[float] = []
-    ended = threading.Semaphore(0)
-
-    def back_off(seconds: float, deadline: Deadline) -> None:
-        backoffs.append(seconds)
-        ended.acquire(timeout=TIMEOUT_S)
-
-    monkeypatch.setattr(protocol, "sleep", back_off)
+@pytest.mark.parametrize(
+    ("protocol", "api", "error_code"),
+    [
+        *(("classic", api, error_code) for api in ("JoinGroup", "SyncGroup") for error_code in (22, 25)),
+        *(("consumer", "JoinGroup", error_code) for error_code in (25, 110)),
+    ],
+)
+def test_a_member_backs_off_if_the_coordinator_rejects_each_join(on_fake: Bench, api: str, error_code: int) -> None:
     query = on_fake.start()
-    accepted = on_fake.request_count(api)
-    on_fake.next(api, Fault(error=error_code), times=10_000)
-    on_fake.next("Heartbeat", Fault(error=27))
-    eventually(lambda: backoffs, "the first backoff")
-    refused = on_fake.request_count(api)
-    assert refused - accepted <= protocol.PROMPT_JOINS
-    for count in range(1, 6):
-        ended.release()
-        eventually(partial(lambda count: len(backoffs) > count, count), "the next backoff")
-    assert on_fake.request_count(api) - refused <= 5, "at most one for each backoff"
-    assert min(backoffs) >= query.driver._settings.wire.retry_backoff
-    fake.clear_faults()
-    ended.release(100)
+    rejected: list[float] = []
+    on_fake.next(api, Fault(error=error_code, edit=lambda _: rejected.append(time.monotonic())), times=10_000)
+    on_fake.expire(query)
+    eventually(lambda: len(rejected) > protocol.PROMPT_JOINS + 5, "joins")
+    pauses = [later - earlier for earlier, later in pairwise(rejected)][protocol.PROMPT_JOINS - 1 :]
+    assert min(pauses) >= query.driver._settings.wire.retry_backoff
+    on_fake.fake.clear_faults()
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "the membership")

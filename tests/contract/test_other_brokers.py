@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
+from itertools import product
 
 import pytest
 
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.offsets import BatchOffset, OffsetRange
+from spark_group_source.offsets import OffsetRange
 from tests.contract.conftest import BASE, Bench, Query, assert_commits_never_go_backwards, eventually
 from tests.fake import FakeKafka, releases
-from tests.fake.releases import Offered
 
 
 @pytest.fixture(params=releases.ALL)
@@ -54,16 +54,14 @@ def test_a_query_its_restart_a_new_checkpoint_and_a_rewind(older: Bench) -> None
 def test_two_members_hand_over_without_a_loss_or_a_repetition(older: Bench) -> None:
     older.produce(5, 5, 5, 5)
     one = older.start()
-    batch = one.begin()
-    two = older.query()
-    two.driver.start(BatchOffset())
+    one.begin()
+    two = older.join()
     one.finish()
     two.driver.await_assignment()
     eventually(lambda: one.idle() and len(one.owns()) == 2 and two.idle() and len(two.owns()) == 2, "the hand-over")
     older.produce(2, 2, 2, 2)
     eventually(lambda: has_read([one, two], 28), "all records")
     assert offsets(one.read + two.read) == all_offsets(7, 7, 7, 7)
-    assert batch
     two.close()
     eventually(lambda: one.idle() and len(one.owns()) == 4, "all partitions")
 
@@ -113,14 +111,6 @@ def has_read(queries: list[Query], records: int) -> bool:
     return len([at for query in queries for at in offsets(query.idle().read)]) >= records
 
 
-def steps(fake: FakeKafka) -> Iterator[Callable[[], None]]:
-    """A rolling upgrade, broker by broker and release by release."""
-    path: list[Offered] = [releases.kafka(*each) for each in ((2, 8), (4, 1))]
-    for offered in path:
-        for node in fake.brokers:
-            yield lambda node=node, offered=offered: fake.offer(node, offered)  # type: ignore[misc]
-
-
 @pytest.mark.one_protocol("classic", reason="only Kafka 4 has the other one")
 @pytest.mark.real_time(reason="brokers stop and start")
 def test_a_rolling_upgrade_from_2_1_to_4_1_loses_and_repeats_nothing(on_fake: Bench) -> None:
@@ -128,11 +118,11 @@ def test_a_rolling_upgrade_from_2_1_to_4_1_loses_and_repeats_nothing(on_fake: Be
     fake.offered = dict.fromkeys(fake.brokers, releases.kafka(2, 1))
     one, two = on_fake.start(), on_fake.start()
     produced = 0
-    for upgrade in steps(fake):
+    for release, node in product(((2, 8), (4, 1)), fake.brokers):
         on_fake.produce(1, 1, 1, 1)
         produced += 1
         one.begin()
-        upgrade()
+        fake.offer(node, releases.kafka(*release))
         one.finish()
         restarted = on_fake.query(logged=two.end)
         two.close()

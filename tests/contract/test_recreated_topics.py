@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -12,8 +11,7 @@ from spark_group_source.wire import versions
 from tests.contract.conftest import Bench, eventually
 from tests.fake import Fault
 
-OFTEN = {"kafka_metadata_max_age_ms": "200", "offsetCommit_retryIntervalMs": "50"}
-SKIPS = OFTEN | {"failOnDataLoss": "false"}
+SKIPS = {"kafka_metadata_max_age_ms": "200", "failOnDataLoss": "false"}
 
 
 @pytest.fixture(params=["by id", "by name"])
@@ -56,8 +54,7 @@ def test_a_batch_of_the_former_topic_is_not_committed_to_its_successor(on_fake: 
 @pytest.mark.usefixtures("commits_name_topics")
 def test_positions_in_both_lives_of_a_topic_are_not_mixed_up_in_one_commit(on_fake: Bench) -> None:
     on_fake.produce(5, 5, 5, 5)
-    query, other = on_fake.start(None, **SKIPS), on_fake.query(None, **SKIPS)
-    other.driver.start(other.end)
+    query, other = on_fake.start(None, **SKIPS), on_fake.join(None, **SKIPS)
     eventually(lambda: len(query.idle().owns()) == len(other.idle().owns()) == 2, "an even split")
     on_fake.produce(1, 1, 1, 1)
     query.begin()
@@ -85,30 +82,7 @@ def test_a_restart_continues_where_another_query_stands_in_the_recreated_topic(o
     assert on_fake.committed() == dict.fromkeys(range(4), 7)
 
 
-@pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_lagging_broker_with_the_former_id_does_not_make_a_topic_recreated(on_fake: Bench, fail: str) -> None:
-    former = recreate(on_fake, 5)
-    query = on_fake.start(None, **OFTEN, failOnDataLoss=fail)
-    eventually(lambda: len(query.owns()) == 4, "all partitions")
-    query.idle()
-    read = list(query.read)
-    answered: list[Any] = []
-
-    def lags(response: Any) -> None:
-        answered.append(response)
-        for topic in response.topics:
-            topic.topic_id = UUID(former)
-
-    on_fake.fake.next("Metadata", Fault(edit=lags, broker=1), times=1000)
-    eventually(lambda: query.idle() and len(answered) > 9, "lookups of the query")
-    on_fake.fake.clear_faults()
-    assert query.idle().read == read
-    assert on_fake.committed() == dict.fromkeys(range(4), 5)
-
-
-def test_a_start_under_the_former_id_of_a_topic_is_looked_up_again(
-    on_fake: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_under_the_former_topic_id_is_looked_up_again(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     former, looked_up = recreate(on_fake, 5), GroupOffsets.topic_ids
     answers = [dict.fromkeys([on_fake.topic], former)]
 
@@ -116,6 +90,6 @@ def test_a_start_under_the_former_id_of_a_topic_is_looked_up_again(
         return answers.pop() if topics and answers else looked_up(offsets, topics, deadline)
 
     monkeypatch.setattr(GroupOffsets, "topic_ids", lags)
-    query = on_fake.start(None, **OFTEN)
+    query = on_fake.start(kafka_metadata_max_age_ms="200")
     eventually(lambda: query.idle() and on_fake.committed() == dict.fromkeys(range(4), 5), "the commits")
     assert not answers

@@ -24,13 +24,6 @@ from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries come at once."""
-    for base in BASES.values():
-        monkeypatch.setitem(base, "offsetCommit.retryIntervalMs", "50")
-
-
 def assert_goes_on(bench: Bench, query: Query) -> None:
     """The query still reads, and what it reads is committed."""
     before = bench.committed().get(0, 0)
@@ -44,36 +37,32 @@ def assert_goes_on(bench: Bench, query: Query) -> None:
 
 @pytest.mark.parametrize("room", [3, len(COMMIT_TAG)])
 def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_tag_stays_if_it_fits(
-    group: str, caplog: pytest.LogCaptureFixture, room: int
+    on_fake: Bench, caplog: pytest.LogCaptureFixture, room: int
 ) -> None:
-    with FakeKafka(max_metadata=room) as kafka:
-        bench = Bench(kafka, kafka.create_topic("topic", partitions=2), group)
-        query = bench.start(commitMetadata="true")
-        left = COMMIT_TAG if room > 3 else ""
-        for end in (0, 5, 10, 15):
-            assert bench.commits()[0] == CommittedOffset(end, left, epoch=0)
-            bench.produce(5)
-            query.idle()
-        assert bench.committed() == {0: 20, 1: 0}
-        assert caplog.text.count("commitMetadata is too long") == 1
-        bench.close()
+    on_fake.fake.max_metadata = room
+    query = on_fake.start(commitMetadata="true")
+    left = COMMIT_TAG if room > 3 else ""
+    for end in (0, 5, 10, 15):
+        assert on_fake.commits()[0] == CommittedOffset(end, left, epoch=0)
+        on_fake.produce(5)
+        query.idle()
+    assert on_fake.committed() == {0: 20, 1: 0, 2: 0, 3: 0}
+    assert caplog.text.count("commitMetadata is too long") == 1
 
 
-def test_a_rewind_holds_for_every_later_owner_although_its_lineage_is_too_large(group: str) -> None:
-    with FakeKafka(max_metadata=len(COMMIT_TAG)) as kafka:
-        bench = Bench(kafka, kafka.create_topic("topic", partitions=1), group)
-        bench.produce(5)
-        first = bench.start().idle()
-        first.close()
-        bench.rewind({0: 2})
-        second = bench.start()
-        second.begin(limit=1)
-        second.finish()
-        second.poll(limit=1)
-        second.close()
-        first = bench.start(first.end).idle()
-        assert [(read.start, read.end) for read in first.read] == [(3, 5)]
-        bench.close()
+def test_a_rewind_holds_for_every_later_owner_although_its_lineage_is_too_large(on_fake: Bench) -> None:
+    on_fake.fake.max_metadata = len(COMMIT_TAG)
+    on_fake.produce(5)
+    first = on_fake.start().idle()
+    first.close()
+    on_fake.rewind({0: 2})
+    second = on_fake.start()
+    second.begin(limit=1)
+    second.finish()
+    second.poll(limit=1)
+    second.close()
+    first = on_fake.start(first.end).idle()
+    assert [(read.start, read.end) for read in first.read] == [(3, 5)]
 
 
 @pytest.mark.parametrize(
@@ -138,32 +127,24 @@ def test_a_commit_that_keeps_failing_fails_the_query_after_the_retries_if_so_set
     query = on_fake.start_batch(5, 5, onCommitFailure="fail", offsetCommit_numRetries=str(retries))
     on_fake.next("OffsetCommit", Fault(error=14), times=10_000)
     query.finish()
-
-    def failure() -> CommitFailed | None:
-        try:
-            assert not query.poll()
-        except CommitFailed as error:
-            return error
-        return None
-
-    message = str(eventually(failure, "the failure"))
-    assert "topic-0, topic-1" in message
-    assert f"{retries + 1} tries: OffsetCommit failed with 14 (COORDINATOR_LOAD_IN_PROGRESS)" in message
-    assert "onCommitFailure" in message
+    with pytest.raises(CommitFailed) as raised:
+        eventually(query.poll, "the failure")
+    assert "topic-0, topic-1" in str(raised.value)
+    assert f"{retries + 1} tries: OffsetCommit failed with 14 (COORDINATOR_LOAD_IN_PROGRESS)" in str(raised.value)
+    assert "onCommitFailure" in str(raised.value)
     assert query.driver.counters.failed_commits == retries + 1
     on_fake.fake.clear_faults()
 
 
 def test_a_commit_that_succeeds_within_the_retries_does_not_fail_the_query(on_fake: Bench) -> None:
     query = on_fake.start(onCommitFailure="fail", offsetCommit_numRetries="2")
+    uncommitted = query.driver._assigned_partitions.tracker.uncommitted
     for _ in range(3):
         on_fake.produce(1)
         query.begin()
         on_fake.next("OffsetCommit", Fault(error=14), times=2)
         query.finish()
-        eventually(
-            lambda: not query.poll() and not query.driver._assigned_partitions.tracker.uncommitted(), "the commit"
-        )
+        eventually(lambda: not query.poll() and not uncommitted(), "the commit")
     assert on_fake.committed()[0] == 3
 
 
@@ -187,7 +168,8 @@ def test_a_revocation_waits_for_a_failed_commit(on_fake: Bench) -> None:
 
 
 def test_commits_have_the_member_and_its_generation(on_fake: Bench, fake: FakeKafka) -> None:
-    query, _ = on_fake.start_two()
+    query, other = on_fake.start(), on_fake.start()
+    on_fake.split(query, other)
     on_fake.produce(1, 1, 1, 1)
     query.run_batch()
     query.poll()
@@ -196,6 +178,45 @@ def test_commits_have_the_member_and_its_generation(on_fake: Bench, fake: FakeKa
     last = next(each for each in reversed(fake.commits) if each.member_id == me.member_id)
     assert last.generation == me.generation
     assert {number for _, number in last.offsets} == query.owns()
+
+
+@pytest.mark.parametrize("membership", [*BASES, "assign"])
+@pytest.mark.parametrize("meanwhile", ["idle", "in a batch", "at its end"])
+def test_a_commit_that_arrives_after_the_next_one_moves_the_group_back_for_a_moment(
+    fake: FakeKafka, group: str, membership: str, meanwhile: str
+) -> None:
+    """The coordinator accepts it, because its member and generation are those of now, or all with ``assign``."""
+
+    def committed(end: int) -> bool:
+        query.advance()
+        return bench.committed() == dict.fromkeys(range(4), end)
+
+    base = BASES.get(membership, {"startingOffsets": "earliest", "offsetCommit.retryIntervalMs": "50"})
+    bench = Bench(fake, fake.create_topic("topic", partitions=4), group, base)
+    query = bench.start_batch(5, 5, 5, 5, **({"assign": '{"topic": [0, 1, 2, 3]}'} if membership == "assign" else {}))
+    bench.next("OffsetCommit", Fault(drop="before"))
+    sent = bench.request_count("OffsetCommit")
+    query.finish()
+    eventually(lambda: committed(5), "the commit that is sent again")
+    _, late = bench.requests("OffsetCommit")[sent]
+    bench.produce(5, 5, 5, 5)
+    query.run_batch()
+    eventually(lambda: committed(10), "the next commit")
+    if meanwhile == "in a batch":
+        bench.produce(1, 1, 1, 1)
+        query.begin()
+    answer = fake._handler(fake.coordinator)("OffsetCommit", late, 0)
+    assert {part.error_code for topic in answer.topics for part in topic.partitions} == {0}
+    assert bench.committed() == dict.fromkeys(range(4), 5)
+    if meanwhile == "at its end":
+        query.close()
+        assert bench.committed() == dict.fromkeys(range(4), 10)
+    elif meanwhile == "in a batch" and membership == "assign":  # nothing but the query commits for it
+        query.finish()
+        eventually(lambda: committed(11), "the commit of the batch")
+    else:
+        eventually(lambda: committed(10), "the next commit again")
+    bench.close()
 
 
 # Start positions
@@ -224,6 +245,48 @@ def test_a_revocation_waits_until_a_start_position_is_committed(on_fake: Bench, 
     assert on_fake.committed() == {0: 0, 1: 0, 2: 0, 3: 0}
 
 
+@pytest.mark.parametrize("api", ["OffsetFetch", "OffsetCommit"])
+def test_a_start_whose_lookup_or_commit_failed_is_committed_before_its_revocation(on_fake: Bench, api: str) -> None:
+    options = {"startingOffsets": "latest", "offsetCommit_retryIntervalMs": "500"}
+    on_fake.produce(3, 3, 3, 3)
+    on_fake.next(api, Fault(error=14))
+    first = on_fake.join(None, **options)
+    eventually(lambda: len(first.me.owned) == 4 and not on_fake.has_faults(api), "the failure")
+    on_fake.produce(5, 5, 5, 5)
+    second = on_fake.join(None, **options)
+    Bench.split(first, second, meanwhile=lambda: (first.advance(), second.advance()))
+    for query in (first, second):
+        query.advance()
+    read = {each.partition: each.start for query in (first, second) for each in query.read}
+    assert read == dict.fromkeys(range(4), 3), "the latest offset when the first query began"
+
+
+def test_a_restart_keeps_the_start_of_an_added_topic_whose_commit_failed(on_fake: Bench, fake: FakeKafka) -> None:
+    options = {"startingOffsets": "latest", "subscribe": f"{on_fake.topic},{fake.create_topic('added', 1)}"}
+    query = on_fake.start(startingOffsets="latest").idle()
+    query.close()
+    fake.produce("added", ["v"] * 3)
+    on_fake.next("OffsetCommit", Fault(error=14), times=10_000)
+    query = on_fake.start(query.end, **options)
+    assert not query.poll(), "there is nothing to read"
+    query.close()
+    fake.clear_faults()
+    fake.produce("added", ["v"] * 5)
+    query = on_fake.start(query.end, **options)
+    assert [(each.topic, each.start, each.end) for each in query.begin()] == [("added", 3, 8)]
+
+
+def test_a_run_reads_all_its_partitions_even_if_one_broker_does_not_know_some(on_fake: Bench) -> None:
+    def lag(answer: Any) -> None:
+        answer.topics[0].partitions = answer.topics[0].partitions[:2]
+
+    on_fake.produce(5, 5, 5, 5)
+    run = on_fake.query().start(available_now=True)
+    on_fake.next("Metadata", Fault(edit=lag))
+    run.idle()
+    assert sum(each.size for each in run.read) == 20
+
+
 # The membership
 
 
@@ -241,11 +304,10 @@ def test_a_member_follows_its_coordinator_and_keeps_its_membership(on_fake: Benc
 
 
 def test_a_pending_join_does_not_keep_the_query_from_ending(on_fake: Bench, fake: FakeKafka, protocol: str) -> None:
-    query = on_fake.query()
     joins = 2 if protocol == "classic" else 1  # with the first one it only gets its id
     on_fake.next("JoinGroup", Fault(), times=joins - 1)
     on_fake.next("JoinGroup", Fault(silent=True))
-    query.driver.start(query.end)
+    query = on_fake.join()
     eventually(lambda: on_fake.request_count("JoinGroup") == joins, "the join")
     query.close()  # no response arrives: without the wakeup the thread would still wait for it
     assert not query.member._thread.is_alive()
@@ -272,23 +334,6 @@ def test_a_response_that_stalls_after_its_first_byte_delays_the_join_by_a_reques
     assert time.monotonic() - began < 10.0, "the whole response takes minutes"
 
 
-def test_a_hung_leader_does_not_block_the_partitions_of_other_leaders(
-    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_group_source.query.end_offsets.LOOKUP_TIMEOUT", 0.5)
-    monkeypatch.setattr("spark_group_source.query.topics.LOOKUP_TIMEOUT", 0.5)
-    query = on_fake.start()
-    assert not query.poll()
-    leaders = {number: log.leader for number, log in fake.logs["topic"].items()}
-    assert (leaders[0], leaders[1]) == (1, 2)
-    fake.brokers[2].hung = True
-    on_fake.produce(1, 1)
-    assert {each.partition for each in query.begin()} == {0}, "the leader of 1 does not answer"
-    fake.brokers[2].hung = False
-    query.finish()
-    assert {each.partition for each in query.begin()} == {1}
-
-
 def test_a_partition_that_stays_without_a_leader_does_not_block_other_partitions(
     on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -299,13 +344,6 @@ def test_a_partition_that_stays_without_a_leader_does_not_block_other_partitions
     query.driver._clients.cluster.invalidate_topics(["topic"])
     assert {each.partition for each in query.begin()} == {1}
     assert "no leader returns the end of topic-3" in caplog.text
-
-
-def test_a_member_rejoins_after_its_session_ended(on_fake: Bench) -> None:
-    query = on_fake.start()
-    on_fake.expire(query)
-    eventually(lambda: query.driver.counters.lost == 4 and len(query.owns()) == 4, "a new assignment")
-    assert_goes_on(on_fake, query)
 
 
 @pytest.mark.one_protocol("classic", reason="with KIP-848 no member is the leader")
@@ -327,18 +365,15 @@ def test_the_wait_for_the_first_assignment_has_a_timeout(on_fake: Bench, caplog:
 
 
 def test_a_lost_answer_leaves_time_for_another_heartbeat_in_a_short_session(on_fake: Bench, protocol: str) -> None:
-    session, interval = 6.0, 2.0
     # With KIP-848 a member does not learn the brokers' session.
-    believed = session if protocol == "classic" else 45.0
-    query = on_fake.start(
-        kafka_session_timeout_ms=f"{believed * 1000:.0f}", kafka_heartbeat_interval_ms=f"{interval * 1000:.0f}"
-    )
+    believed = "6000" if protocol == "classic" else "45000"
+    query = on_fake.start(kafka_session_timeout_ms=believed, kafka_heartbeat_interval_ms="2000")
     eventually(lambda: len(query.owns()) == 4, "all partitions")
     on_fake.next("Heartbeat", Fault(silent=True))
     on_fake.await_fault("Heartbeat")
     beats, lost_at, before = on_fake.request_count("Heartbeat"), time.monotonic(), query.me.session_ends
     eventually(lambda: on_fake.request_count("Heartbeat") > beats, "another heartbeat")
-    assert interval + time.monotonic() - lost_at < session
+    assert time.monotonic() - lost_at < 6.0 - 2.0, "a session without an interval"
     eventually(lambda: query.me.session_ends > before, "its answer")
     assert query.driver.counters.lost == 0
 
@@ -363,6 +398,39 @@ def test_the_leader_finds_a_recreated_topic_of_another_member(on_fake: Bench, fa
     eventually(lambda: not other.me.owned and settled(), "the assignment without the deleted topic")
     fake.create_topic("other")
     eventually(lambda: other.owns() == {0}, "the assignment of the new topic")
+
+
+@pytest.mark.one_protocol("classic", reason="a classic group's leader has the assignor")
+def test_an_eager_member_with_a_lost_join_does_not_wait_for_the_rebalance_timeout(on_fake: Bench) -> None:
+    query = on_fake.start(None, kafka_partition_assignment_strategy="range", kafka_max_poll_interval_ms="600000")
+    on_fake.next("JoinGroup", Fault(silent=True))
+    joins = on_fake.request_count("JoinGroup")
+    on_fake.next("Heartbeat", Fault(error=27))
+    eventually(lambda: on_fake.request_count("JoinGroup") > joins + 1, "another join")
+    eventually(lambda: len(query.owns()) == 4, "the assignment")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(error=16), Fault(error=14), Fault(drop="before"), Fault(drop="after"), Fault(silent=True)],
+    ids=["moved", "loading", "cut", "answer cut", "no answer"],
+)
+def test_a_failed_leave_is_retried(on_fake: Bench, caplog: pytest.LogCaptureFixture, fault: Fault) -> None:
+    query = on_fake.start()
+    on_fake.next("LeaveGroup", fault)
+    query.close()
+    assert not on_fake.fake.group(on_fake.group).members
+    assert "could not leave" not in caplog.text
+
+
+def test_a_member_that_the_coordinator_does_not_have_any_more_closes_without_a_warning(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = on_fake.start()
+    on_fake.next("Heartbeat", Fault(error=14), times=10_000)
+    fake.expire(on_fake.group, query.me.member_id)
+    query.close()
+    assert "could not leave" not in caplog.text
 
 
 # Static members
@@ -398,21 +466,12 @@ def test_a_new_static_member_waits_for_a_revocation_and_does_not_rejoin(on_fake:
     assert (fake.group(on_fake.group).classic.state, fake.group(on_fake.group).classic.generation) == ("Stable", 2)
 
 
-@pytest.mark.one_protocol("classic", reason="with KIP-848 the first member keeps the id")
-def test_a_member_fenced_by_the_same_instance_id_fails_with_that_reason(on_fake: Bench) -> None:
-    first = on_fake.start(kafka_group_instance_id="one")
-    on_fake.start(kafka_group_instance_id="one")
-    with pytest.raises(GroupError, match="FENCED_INSTANCE_ID.*kafka.group.instance.id"):
-        eventually(first.poll, "the error")
-
-
 def test_a_member_waits_for_an_unreleased_instance_id_and_warns_each_minute(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("spark_group_source.group.protocol.WARN_EVERY", 0.05)
     on_fake.next("JoinGroup", Fault(error=111), times=10_000)
-    query = on_fake.query(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
-    query.driver.start(query.end)
+    query = on_fake.join(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
     eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")
     fake.clear_faults()
     eventually(lambda: len(query.owns()) == 4, "the assignment")
@@ -442,8 +501,7 @@ def test_a_member_without_a_common_assignor_fails_with_the_option_to_change(on_f
 # The start
 
 
-def test_a_topic_that_does_not_exist_fails_the_query_at_once(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
+def test_a_topic_that_does_not_exist_fails_the_query_at_once(on_fake: Bench) -> None:
     with pytest.raises(TopicError, match="'nowhere' cannot be read.*Create it, or correct 'subscribe'"):
         on_fake.start(subscribe="nowhere")
 
@@ -554,7 +612,7 @@ def test_an_error_that_may_heal_ends_no_query_that_was_a_member(on_fake: Bench, 
     on_fake.next("JoinGroup", Fault(error=error_code), times=3)
     on_fake.expire(query)
     on_fake.await_fault("JoinGroup")
-    eventually(lambda: len(query.owns()) == 4, "the next assignment")
+    eventually(lambda: query.driver.counters.lost == 4 and len(query.owns()) == 4, "the next assignment")
     assert_goes_on(on_fake, query)
 
 

@@ -13,7 +13,6 @@ the timeout that they ask for; :meth:`FakeKafka.expire` ends them earlier.
 """
 
 from tests.fake.faults import Fault
-from tests.fake.group_responses import Commit, Removal
 from tests.fake.kafka import FakeKafka
 
-__all__ = ["Commit", "FakeKafka", "Fault", "Removal"]
+__all__ = ["FakeKafka", "Fault"]

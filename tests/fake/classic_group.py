@@ -50,20 +50,7 @@ class FakeMember:
     sync: Any = None
 
     def renew(self, now: float) -> None:
-        """Begins its session again."""
         self.session_ends_at = now + self.session_timeout
-
-    def await_join(self, response: Any) -> None:
-        """Makes it wait for a generation, and for an earlier response no longer."""
-        if self.join is not None:
-            self.join.error_code = None
-        self.join = response
-
-    def await_sync(self, response: Any) -> None:
-        """Makes it wait for an assignment, and for an earlier response no longer."""
-        if self.sync is not None:
-            self.sync.error_code = None
-        self.sync = response
 
 
 @dataclass
@@ -132,7 +119,9 @@ class FakeClassicGroup:
         member.session_timeout = request.session_timeout_ms / 1000
         if member.new:
             member.session_ends_at = now + FIRST_JOIN_TIMEOUT
-        member.await_join(response)
+        if member.join is not None:
+            member.join.error_code = None
+        member.join = response
         self.changed.notify_all()
         if holder is not None:
             member.renew(now)
@@ -186,15 +175,12 @@ class FakeClassicGroup:
             self.state = PREPARING
             self._unsynced.clear()
             self._phase_ends_at = now + self._rebalance_timeout()
-        if first or self._all_joined():
+        if first or (not self._pending and all(each.join is not None for each in self.members.values())):
             self._next_generation(now)
         self.changed.notify_all()
 
     def _rebalance_timeout(self) -> float:
         return max((each.rebalance_timeout for each in self.members.values()), default=0.0)
-
-    def _all_joined(self) -> bool:
-        return not self._pending and all(each.join is not None for each in self.members.values())
 
     def _next_generation(self, now: float) -> None:
         """Begins the next generation, without the members that have not joined; but static ones stay."""
@@ -229,18 +215,17 @@ class FakeClassicGroup:
         """Waits for the leader's assignment."""
         now, member_id = time.monotonic(), request.member_id
         named = request.version >= 5
-        response.error_code = INCONSISTENT_PROTOCOL if named and request.protocol_name is None else 0
-        if not response.error_code:
-            response.error_code = self.member_error(member_id, request.group_instance_id, request.generation_id)
-        if not response.error_code and named and request.protocol_name != self.protocol:
-            response.error_code = INCONSISTENT_PROTOCOL
-        if not response.error_code and self.state == PREPARING:
-            response.error_code = REBALANCING
+        error_code = self.member_error(member_id, request.group_instance_id, request.generation_id)
+        if named and (request.protocol_name is None or (not error_code and request.protocol_name != self.protocol)):
+            error_code = INCONSISTENT_PROTOCOL
+        response.error_code = error_code or (REBALANCING if self.state == PREPARING else 0)
         if response.error_code:
             return
         member = self.members[member_id]
         self._unsynced.discard(member_id)
-        member.await_sync(response)
+        if member.sync is not None:
+            member.sync.error_code = None
+        member.sync = response
         if self.state == STABLE:
             self._answer_sync(member)
         elif member_id == self.leader:
@@ -297,7 +282,6 @@ class FakeClassicGroup:
         return 0
 
     def commit_error(self, request: Any) -> int:
-        """Returns the error code for a commit, or 0."""
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         instance = request.group_instance_id
         if generation < 0 and self.state == EMPTY:

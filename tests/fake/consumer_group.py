@@ -113,13 +113,11 @@ class FakeConsumerGroup:
 
     @property
     def assignor(self) -> str:
-        """The one that most members want."""
         wanted = [each.assignor for each in self.members.values() if each.assignor]
         return max(wanted, key=wanted.count, default=UNIFORM)
 
     @property
     def state(self) -> str:
-        """Kafka's name of the state."""
         if not self.members:
             return "Empty"
         if self.epoch > self.assignment_epoch:
@@ -136,8 +134,12 @@ class FakeConsumerGroup:
         if response.error_code:
             return
         response.member_id, response.member_epoch = request.member_id, request.member_epoch
-        if request.member_epoch < JOIN:
-            self._leave(request)
+        if request.member_epoch == LEAVE:
+            self.remove(request.member_id, time.monotonic(), "left")
+            return
+        if request.member_epoch == LEAVE_FOR_NOW:
+            member = self.members[request.member_id]
+            member.move_to(LEAVE_FOR_NOW, member.assigned)
             return
         member = self._admit(request)
         member.session_ends_at = time.monotonic() + self.session_timeout
@@ -175,7 +177,6 @@ class FakeConsumerGroup:
             each.revoke_by = now + each.rebalance_timeout
 
     def commit_error(self, request: Any) -> int:
-        """Returns the error code for a commit, or 0."""
         epoch = request.generation_id_or_member_epoch
         if epoch < 0 and not self.members:
             return 0
@@ -199,27 +200,16 @@ class FakeConsumerGroup:
         member = self.members.get(request.member_id)
         if member is None or (request.instance_id is not None and holder is None):
             return 0 if request.member_epoch == JOIN else UNKNOWN_MEMBER
-        return 0 if request.member_epoch < JOIN or self._knows_epoch(member, request) else FENCED_EPOCH
-
-    def _knows_epoch(self, member: FakeConsumerMember, request: Any) -> bool:
-        """Whether the member has its epoch, or the one before because a response was lost."""
-        if request.member_epoch == member.epoch:
-            return True
+        if request.member_epoch < JOIN or request.member_epoch == member.epoch:
+            return 0
         owned = request.topic_partitions
-        return (
-            request.member_epoch == member.former_epoch and owned is not None and _partitions(owned) <= member.assigned
-        )
+        keeps = owned is not None and _partitions(owned) <= member.assigned
+        # It has the epoch before if a response was lost.
+        return 0 if request.member_epoch == member.former_epoch and keeps else FENCED_EPOCH
 
     def _holder(self, instance: str | None) -> FakeConsumerMember | None:
         named = (each for each in self.members.values() if instance is not None and each.instance == instance)
         return next(named, None)
-
-    def _leave(self, request: Any) -> None:
-        member = self.members[request.member_id]
-        if request.member_epoch == LEAVE:
-            self.remove(member.id, time.monotonic(), "left")
-        else:
-            member.move_to(LEAVE_FOR_NOW, member.assigned)
 
     def _admit(self, request: Any) -> FakeConsumerMember:
         """Returns the member; one that comes back has the partitions of the former one with its instance id."""
@@ -239,13 +229,12 @@ class FakeConsumerGroup:
         if request.rebalance_timeout_ms >= 0:
             member.rebalance_timeout = request.rebalance_timeout_ms / 1000
         member.rack = request.rack_id or member.rack
-        changed = False
+        before = member.topics
         if request.subscribed_topic_names is not None:
-            changed |= member.topics != frozenset(request.subscribed_topic_names)
             member.topics = frozenset(request.subscribed_topic_names)
         member.assignor = request.server_assignor or member.assignor
         counts = self._of_subscribed(topics)
-        if changed or counts != self._counts:
+        if member.topics != before or counts != self._counts:
             self._counts, self.epoch = counts, self.epoch + 1
         if self.epoch > self.assignment_epoch:
             self._assign()
@@ -255,11 +244,9 @@ class FakeConsumerGroup:
         return {name: topic for name, topic in topics.items() if name in subscribed}
 
     def _assign(self) -> None:
+        members = sorted(self.members.values(), key=lambda each: (each.instance is None, each.instance or each.id))
         subscriptions = {
-            each.id: {name: self._counts[name] for name in each.topics if name in self._counts}
-            for each in sorted(
-                self.members.values(), key=lambda each: (each.instance is None, each.instance or each.id)
-            )
+            each.id: {name: self._counts[name] for name in each.topics if name in self._counts} for each in members
         }
         self.assignment_epoch = self.epoch
         self.target = ASSIGNORS[self.assignor](subscriptions, self.target)
@@ -284,14 +271,10 @@ class FakeConsumerGroup:
 
 def invalid(request: Any) -> int:
     """Returns the error code of a heartbeat that no coordinator accepts, whatever its group is, or 0."""
-    joins = request.member_epoch == JOIN
-    if request.member_epoch < LEAVE_FOR_NOW:
+    subscribes = request.rebalance_timeout_ms >= 0 and request.subscribed_topic_names is not None
+    if request.member_epoch == JOIN and not (subscribes and request.topic_partitions == []):
         return INVALID_REQUEST
-    if joins and (request.rebalance_timeout_ms < 0 or request.subscribed_topic_names is None):
-        return INVALID_REQUEST
-    if (joins and request.topic_partitions != []) or (
-        request.member_epoch == LEAVE_FOR_NOW and not request.instance_id
-    ):
+    if request.member_epoch < LEAVE_FOR_NOW or (request.member_epoch == LEAVE_FOR_NOW and not request.instance_id):
         return INVALID_REQUEST
     assignor = request.server_assignor
     return UNSUPPORTED_ASSIGNOR if assignor is not None and assignor not in ASSIGNORS else 0

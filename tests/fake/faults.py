@@ -65,17 +65,14 @@ class Faults:
         self._queued: dict[str, deque[Fault]] = defaultdict(deque)
 
     def add(self, api: str, fault: Fault, times: int) -> None:
-        """Applies ``fault`` to the next ``times`` requests of ``api``, for example ``Heartbeat``."""
         with self._lock:
             self._queued[api].extend([fault] * times)
 
     def clear(self) -> None:
-        """Removes all queued faults."""
         with self._lock:
             self._queued.clear()
 
     def take(self, api: str, broker: int, request: Any) -> Fault | None:
-        """Removes and returns the fault for a request, or ``None``."""
         with self._lock:
             queue = self._queued[api]
             for fault in queue:

@@ -15,22 +15,13 @@ from spark_group_source.group.consumer_messages import ConsumerGroupHeartbeatReq
 from spark_group_source.wire.versions import GROUP_VERSION
 from tests.fake.classic_group import EMPTY, INCONSISTENT_PROTOCOL, NOT_COORDINATOR, UNKNOWN_MEMBER
 from tests.fake.consumer_group import JOIN, UNKNOWN_GROUP, UNSUPPORTED_VERSION, invalid
-from tests.fake.group import CLASSIC, CONSUMER, FakeGroup
-from tests.fake.group_responses import (
-    UNKNOWN_TOPIC,
-    UNKNOWN_TOPIC_ID,
-    Commit,
-    Removal,
-    commit,
-    describe,
-    describe_consumer,
-    fetch_offsets,
-)
+from tests.fake.group import CLASSIC, CONSUMER, Commit, FakeGroup, Partition, PartitionCommit, Removal
 from tests.fake.log import NOT_LEADER, FakeLog, fit
 from tests.fake.releases import Offered
 from tests.fake.server import REQUESTS, FakeBroker, Handler, fill
 
 LOADING, NO_COORDINATOR = 14, 15
+UNKNOWN_TOPIC, METADATA_TOO_LARGE, UNKNOWN_TOPIC_ID = 3, 12, 100
 PartitionData = FetchResponse.FetchableTopicResponse.PartitionData
 
 
@@ -63,7 +54,7 @@ class RequestHandlers:
         """Brokers that metadata does not name."""
         self.offered: dict[int, Offered] = {}
         """What a broker offers, if it is not all versions that the fake knows."""
-        self._max_metadata = max_metadata
+        self.max_metadata = max_metadata
         self._group_version = group_version
         self.heartbeat_interval = heartbeat_interval
         self.session_timeout = session_timeout
@@ -139,7 +130,6 @@ class RequestHandlers:
 
     def _SaslAuthenticate(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.error_code, response.error_message = error, None
-        response.auth_bytes, response.session_lifetime_ms = b"", 0
 
     def _FindCoordinator(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         broker = self.brokers.get(self._view(node).coordinator)
@@ -178,7 +168,6 @@ class RequestHandlers:
             group.classic.join(request, response)
 
     def _SyncGroup(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        response.assignment = b""
         if group := self._coordinated(request, response, node, error):
             group.classic.sync(request, response)
 
@@ -219,26 +208,46 @@ class RequestHandlers:
     def _ConsumerGroupDescribe(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         error_code = error or self._coordinator_error(node)
         names = {topic_id: name for name, topic_id in self.ids.items()}
-        groups = [describe_consumer(name, self._current(name), names, error_code) for name in request.group_ids]
+        groups = [self._current(name).describe_consumer(name, names, error_code) for name in request.group_ids]
         fill(response, groups=groups)
 
     def _DescribeGroups(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        name = request.groups[0]
-        fill(response, groups=[describe(name, self._current(name), error or self._coordinator_error(node))])
+        name, error_code = request.groups[0], error or self._coordinator_error(node)
+        fill(response, groups=[self._current(name).describe(name, error_code)])
 
     def _OffsetCommit(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        group = self._current(request.group_id)
-
-        def group_error() -> int:
-            return error or self._coordinator_error(node) or group.commit_error(request)
-
-        topics = self._view(node).topics
-        answered, partitions, error_code = commit(request, group, topics, group_error, self._max_metadata)
+        group, topics = self._current(request.group_id), self._view(node).topics
+        by_id = request.version >= 10
+        names = {topic_id: name for name, (topic_id, _) in topics.items()} if by_id else {}
+        # The coordinator sees only partitions that exist, and nothing of a request without any.
+        group_error: int | None = None
+        commits: dict[Partition, PartitionCommit] = {}
+        answered: list[dict[str, Any]] = []
+        for topic in request.topics:
+            name = names.get(topic.topic_id, "") if by_id else topic.name
+            topic_id, numbers = topics.get(name, (None, {}))
+            partitions: list[dict[str, int]] = []
+            for part in topic.partitions:
+                tp, offset, epoch = (name, part.partition_index), part.committed_offset, part.committed_leader_epoch
+                text = part.committed_metadata or ""
+                if part.partition_index not in numbers:
+                    error_code = UNKNOWN_TOPIC_ID if by_id and not name else UNKNOWN_TOPIC
+                else:
+                    if group_error is None:
+                        group_error = error or self._coordinator_error(node) or group.commit_error(request)
+                    error_code = group_error or (METADATA_TOO_LARGE if len(text) > self.max_metadata else 0)
+                if not error_code:
+                    group.kind = group.kind or CLASSIC
+                    group.offsets[tp], group.epochs[tp] = (offset, text), epoch
+                commits[tp] = PartitionCommit(topic_id, offset, text, epoch, error_code)
+                partitions.append({"partition_index": part.partition_index, "error_code": error_code})
+            identity = {"topic_id": topic.topic_id} if by_id else {"name": name}
+            answered.append({"partitions": partitions, **identity})
         fill(response, topics=answered)
         member = request.group_id, request.member_id, request.generation_id_or_member_epoch
-        offsets = {tp: each.offset for tp, each in partitions.items()}
-        text = "|".join(sorted({each.metadata for each in partitions.values()}))
-        self.commits.append(Commit(*member, offsets, text, error_code, node, time.monotonic(), partitions))
+        offsets = {tp: each.offset for tp, each in commits.items()}
+        text = "|".join(sorted({each.metadata for each in commits.values()}))
+        self.commits.append(Commit(*member, offsets, text, group_error or 0, node, time.monotonic(), commits))
 
     def _OffsetFetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         requested = request.groups[0] if request.version >= 8 else request
@@ -248,7 +257,7 @@ class RequestHandlers:
             member_id, epoch = (requested.member_id, requested.member_epoch) if request.version >= 9 else (None, -1)
             if member_id is not None or epoch >= 0:
                 error_code = group.consumer.member_error(member_id or "", epoch)
-        found = fetch_offsets(requested, group, error_code)
+        found = group.fetch_offsets(requested, error_code)
         fill(response, groups=[found], topics=found["topics"], error_code=error_code)
 
     def _log(self, name: str, number: int, node: int) -> tuple[FakeLog | None, int]:
@@ -265,7 +274,7 @@ class RequestHandlers:
             offset, epoch = -1, -1
             if log and not (error_code := log.epoch_error(asked.current_leader_epoch)):
                 offset, epoch = log.list_offset(asked.timestamp, request.isolation_level)
-            position = {"timestamp": -1, "offset": offset, "leader_epoch": epoch}
+            position = {"offset": offset, "leader_epoch": epoch}
             return {"partition_index": asked.partition_index, "error_code": error_code, **position}
 
         topics = [(each.name, [found(each.name, asked) for asked in each.partitions]) for each in request.topics]
@@ -310,9 +319,7 @@ class RequestHandlers:
 
     def _fetch_partition(self, name: str | None, requested: Any, node: int, request: Any) -> Any:
         log = self.logs.get(name or "", {}).get(requested.partition)
-        data = PartitionData(
-            version=13, partition_index=requested.partition, error_code=0, high_watermark=-1, records=b""
-        )
+        data = PartitionData(version=13, partition_index=requested.partition, high_watermark=-1)
         data.aborted_transactions = None
         if name is None or log is None:
             data.error_code = UNKNOWN_TOPIC_ID if name is None and request.version >= 13 else UNKNOWN_TOPIC
@@ -329,9 +336,8 @@ def _empty_response(request: Any) -> Any:
 
 
 def _topic_metadata(name: str, topic_id: uuid.UUID | None, leaders: Mapping[int, tuple[int | None, int]]) -> Any:
-    replicas: dict[str, list[int]] = {"replica_nodes": [], "isr_nodes": [], "offline_replicas": []}
     partitions = [
-        {"partition_index": number, "leader_id": leader or -1, "leader_epoch": epoch, **replicas}
+        {"partition_index": number, "leader_id": leader or -1, "leader_epoch": epoch}
         for number, (leader, epoch) in leaders.items()
     ]
     error, topic_id = (UNKNOWN_TOPIC, uuid.UUID(int=0)) if topic_id is None else (0, topic_id)

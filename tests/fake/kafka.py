@@ -5,24 +5,16 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable
-from types import TracebackType
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.fake.consumer_group import UNKNOWN_GROUP
 from tests.fake.faults import Fault, Faults
-from tests.fake.group import CLASSIC
-from tests.fake.group_responses import Partition
+from tests.fake.group import CLASSIC, Partition
 from tests.fake.handlers import RequestHandlers, View
 from tests.fake.log import FakeLog
 from tests.fake.releases import Offered
 from tests.fake.server import FakeBroker
-
-MAX_METADATA = 4096
-
-HEARTBEAT_INTERVAL = 0.05
-
-SESSION_TIMEOUT = 45.0
 
 NON_EMPTY_GROUP, GROUP_SUBSCRIBED = 68, 86
 
@@ -38,10 +30,10 @@ class FakeKafka(RequestHandlers):
     def __init__(
         self,
         brokers: int = 1,
-        max_metadata: int = MAX_METADATA,
+        max_metadata: int = 4096,
         group_version: int = 1,
-        heartbeat_interval: float = HEARTBEAT_INTERVAL,
-        session_timeout: float = SESSION_TIMEOUT,
+        heartbeat_interval: float = 0.05,
+        session_timeout: float = 45.0,
         offered: Offered | None = None,
     ) -> None:
         super().__init__(max_metadata, group_version, heartbeat_interval, session_timeout)
@@ -54,9 +46,7 @@ class FakeKafka(RequestHandlers):
             broker.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             for group in self._groups.values():
                 group.classic.closed = True
@@ -76,7 +66,6 @@ class FakeKafka(RequestHandlers):
         self._faults.add(api, fault, times)
 
     def clear_faults(self) -> None:
-        """Removes the faults that have not happened yet."""
         self._faults.clear()
 
     def offer(self, node: int, offered: Offered) -> None:
@@ -118,12 +107,6 @@ class FakeKafka(RequestHandlers):
             self.logs[topic][partition].append(batch, offsets)
             self._changed.notify_all()
 
-    def advance(self, topic: str, partition: int, records: int) -> None:
-        """Appends records without bytes, which is cheap: only the end moves."""
-        with self._changed:
-            self.logs[topic][partition].append_count(records)
-            self._changed.notify_all()
-
     def begin(self, topic: str, partition: int) -> None:
         """Begins a transaction: readers of committed records do not get beyond this until it ends."""
         with self._changed:
@@ -131,7 +114,6 @@ class FakeKafka(RequestHandlers):
             log.stable = log.end if log.stable is None else log.stable
 
     def truncate(self, topic: str, partition: int, start: int) -> None:
-        """Deletes records before ``start``, like retention."""
         with self._changed:
             self.logs[topic][partition].truncate(start)
 
@@ -168,9 +150,7 @@ class FakeKafka(RequestHandlers):
     def move_coordinator(self, node: int | None, loading: float = 0.0) -> None:
         """Makes this broker the coordinator, or none. It first reads the groups, for so many seconds.
 
-        It finds the last generation whose leader has synced, with its members, and begins their sessions. What waits at
-        the former coordinator is told so. It deletes offsets in topics that were deleted while the former one lagged; a
-        real coordinator keeps these.
+        It deletes offsets in topics that were deleted while the former one lagged; a real coordinator keeps these.
         """
         with self._changed:
             now = time.monotonic()
@@ -182,7 +162,6 @@ class FakeKafka(RequestHandlers):
             self.coordinator, self._loading_until = node or 0, now + loading
 
     def request_count(self, api: str) -> int:
-        """Returns how many requests of this API have come."""
         return sum(name == api for name, _, _ in self.requests)
 
     def commit(self, group: str, offsets: dict[Partition, int], metadata: str = "", epoch: int = -1) -> None:
@@ -194,7 +173,6 @@ class FakeKafka(RequestHandlers):
             found.epochs |= dict.fromkeys(offsets, epoch)
 
     def expire(self, group: str, member_id: str) -> None:
-        """Ends the session of a member."""
         with self._changed:
             self._current(group).expire(member_id, time.monotonic())
 

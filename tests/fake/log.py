@@ -27,7 +27,6 @@ class FakeLog:
 
     @property
     def epoch(self) -> int:
-        """The leader's epoch."""
         return self.epochs[-1][0]
 
     def elect(self, leader: int | None, end: int | None) -> None:
@@ -58,7 +57,7 @@ class FakeLog:
         self.end += offsets
 
     def append_count(self, offsets: int) -> None:
-        """Appends records without bytes: a reader never gets them."""
+        """Appends records without bytes, which is cheap: a reader never gets them."""
         self.end += offsets
 
     def committed_end(self, isolation_level: int) -> int:
@@ -66,7 +65,6 @@ class FakeLog:
         return self.end if self.stable is None or isolation_level == 0 else min(self.stable, self.end)
 
     def truncate(self, start: int) -> None:
-        """Deletes records before ``start``."""
         self.start, self.end = start, max(self.end, start)
         self.batches = [each for each in self.batches if each[1] > start]
         # Like a broker: the epoch that contains the new start begins at it.

@@ -16,28 +16,15 @@ from kafka.protocol import admin, consumer, metadata, sasl
 from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from tests.fake.faults import Fault, Faults, respond
 
-REQUESTS = {
-    each.API_KEY: each
-    for each in (
-        metadata.ApiVersionsRequest,
-        metadata.MetadataRequest,
-        metadata.FindCoordinatorRequest,
-        consumer.JoinGroupRequest,
-        consumer.SyncGroupRequest,
-        consumer.HeartbeatRequest,
-        consumer.LeaveGroupRequest,
-        consumer.OffsetCommitRequest,
-        consumer.OffsetFetchRequest,
-        consumer.ListOffsetsRequest,
-        consumer.OffsetForLeaderEpochRequest,
-        consumer.FetchRequest,
-        admin.DescribeGroupsRequest,
-        ConsumerGroupHeartbeatRequest,
-        ConsumerGroupDescribeRequest,
-        sasl.SaslHandshakeRequest,
-        sasl.SaslAuthenticateRequest,
-    )
-}
+KINDS = (
+    *(metadata.ApiVersionsRequest, metadata.MetadataRequest, metadata.FindCoordinatorRequest),
+    *(consumer.JoinGroupRequest, consumer.SyncGroupRequest, consumer.HeartbeatRequest, consumer.LeaveGroupRequest),
+    *(consumer.OffsetCommitRequest, consumer.OffsetFetchRequest),
+    *(consumer.ListOffsetsRequest, consumer.OffsetForLeaderEpochRequest, consumer.FetchRequest),
+    *(admin.DescribeGroupsRequest, ConsumerGroupHeartbeatRequest, ConsumerGroupDescribeRequest),
+    *(sasl.SaslHandshakeRequest, sasl.SaslAuthenticateRequest),
+)
+REQUESTS = {each.API_KEY: each for each in KINDS}
 _HEAD = struct.Struct(">hh")
 _SIZE = struct.Struct(">i")
 
@@ -93,13 +80,11 @@ class FakeBroker:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Starts to accept connections."""
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self.port = self._listener.getsockname()[1]
         self._start_thread(self._accept, self._listener)
 
     def stop(self) -> None:
-        """Refuses new connections and closes open connections."""
         listener, self._listener = self._listener, None
         if listener is not None:
             _close(listener)
@@ -154,7 +139,10 @@ class FakeBroker:
             return False
         muted_until = time.monotonic() + fault.throttle
         if not fault.silent:
-            _send(connection, _encoded(response, request.header.correlation_id, fault), fault.dribble)
+            response.with_header(correlation_id=request.header.correlation_id)
+            encoded = bytes(response.encode(header=True))[: fault.truncate]
+            framed = _SIZE.pack(len(encoded)) + encoded
+            _send(connection, framed if fault.raw is None else fault.raw, fault.dribble)
         if fault.throttle:
             self._mute(connection, muted_until)
         return fault.drop != "answered"
@@ -176,14 +164,6 @@ def _send(connection: socket.socket, encoded: bytes, dribble: float | None) -> N
     for each in encoded:
         connection.sendall(bytes([each]))
         time.sleep(dribble)
-
-
-def _encoded(response: Any, correlation_id: int, fault: Fault) -> bytes:
-    if fault.raw is not None:
-        return fault.raw
-    response.with_header(correlation_id=correlation_id)
-    encoded = bytes(response.encode(header=True))[: fault.truncate]
-    return _SIZE.pack(len(encoded)) + encoded
 
 
 def read_frame(connection: socket.socket) -> bytes | None:
