@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker import HOST
@@ -153,23 +154,20 @@ def suspend_after_write(
         time.sleep(CHECK_INTERVAL_S)
 
 
-def family(pid: int) -> dict[int, str]:
-    """Returns the ids and command lines of the process and all of its descendants."""
-    told = subprocess.run(["ps", "-eww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-    rows = [row.split(None, 2) for row in told.splitlines()]
-    table = [(int(own), int(parent), "".join(line)) for own, parent, *line in rows]
-    found = [pid]
+def family(*pids: int) -> dict[int, str]:
+    """Returns the ids and command lines of those of the processes that live, and of all of their descendants."""
+    told = subprocess.run(["ps", "-eww", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True, check=True)
+    rows = [row.split(None, 3) for row in told.stdout.splitlines()]
+    alive = {int(own): (int(parent), "".join(line)) for own, parent, state, *line in rows if state[0] != "Z"}
+    found = [*pids]
     for each in found:  # the list grows in the loop
-        found += [child for child, parent, _ in table if parent == each]
-    lines = {child: line for child, _, line in table}
-    return {each: lines.get(each, "") for each in found}
+        found += [child for child, (parent, _) in alive.items() if parent == each and child not in found]
+    return {each: alive[each][1] for each in found if each in alive}
 
 
-def kill(running: subprocess.Popen[bytes]) -> None:
-    """Kills a process and all of its descendants at once, like the loss of the machine."""
-    if running.poll() is not None:
-        return
-    processes = family(running.pid)
+def kill(running: subprocess.Popen[Any], *orphans: int) -> None:
+    """Kills a process, known orphans and all of their descendants at once, like the loss of the machine."""
+    processes = family(*([running.pid] if running.poll() is None else []), *orphans)
     # Suspended first, so that no process reacts to the death of another.
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in processes:

@@ -23,13 +23,13 @@ from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
-from tests.integration.query_process import Place, eventually, source_options
-from tests.integration.standing import Producing, places_in, wire
+from tests.integration.conftest import Read, Reader, Stream
+from tests.integration.query_process import eventually, source_options
+from tests.integration.standing import Producing, caught_up, places_in, wire
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import DataFrame
 
 RESUME_S = 90.0
 TIMEOUT_S = 120
@@ -89,39 +89,31 @@ def coordinator(cluster: Cluster, group: str) -> int:
 
 
 def test_commits_resume_soon_after_the_death_of_the_coordinator_and_nothing_is_lost(
-    spark: SparkSession, kafka: EmbeddedKafka, cluster: Cluster, topic: Callable[..., str], group: str
+    kafka: EmbeddedKafka, cluster: Cluster, topic: Callable[..., str], group: str, stream: Stream, read: Read
 ) -> None:
     name = topic(partitions=3)
-    read: list[Place] = []
-
-    def keep(rows: DataFrame, number: int) -> None:
-        read.extend((row.partition, row.offset) for row in rows.select("partition", "offset").collect())
-
-    frame = spark.readStream.format("kafka-group").options(**source_options(kafka, name, group)).load()
-    query = frame.writeStream.foreachBatch(keep).start()
-    try:
-        with Producing(kafka, name, 3):
-            eventually(lambda: sum(kafka.committed(group, name).values()) > 50, what="the first commits")
-            kafka.kill(coordinator(cluster, group))
-            killed_at = time.monotonic()
-            before = kafka.committed(group, name)
-            eventually(
-                lambda: all(offset > before[tp] for tp, offset in kafka.committed(group, name).items()),
-                what="a commit of every partition",
-            )
-            took = time.monotonic() - killed_at
-            print(f"every partition committed again {took:.1f} s after the coordinator's death")
-            assert took < RESUME_S
-        eventually(lambda: set(read) >= places_in(kafka, name), what="reading all")
-        eventually(lambda: sum(kafka.committed(group, name).values()) == len(places_in(kafka, name)))
-        assert query.exception() is None
-    finally:
-        query.stop()
-    assert sorted(read) == sorted(places_in(kafka, name)), "every record is there, once"
+    reader = read(stream(name))
+    with Producing(kafka, name, 3):
+        eventually(lambda: sum(kafka.committed(group, name).values()) > 50, what="the first commits")
+        kafka.kill(coordinator(cluster, group))
+        killed_at = time.monotonic()
+        before = kafka.committed(group, name)
+        eventually(
+            lambda: all(offset > before[tp] for tp, offset in kafka.committed(group, name).items()),
+            what="a commit of every partition",
+        )
+        took = time.monotonic() - killed_at
+        print(f"every partition committed again {took:.1f} s after the coordinator's death")
+        assert took < RESUME_S
+    eventually(lambda: set(reader.places) >= places_in(kafka, name), what="reading all")
+    eventually(lambda: caught_up(kafka, name, group))
+    assert reader.query.exception() is None
+    reader.stop()
+    assert sorted(reader.places) == sorted(places_in(kafka, name)), "every record is there, once"
 
 
 def test_a_task_continues_with_the_new_leader_when_the_leader_dies_during_the_read(
-    spark: SparkSession, kafka: EmbeddedKafka, cluster: Cluster, topic: Callable[..., str], group: str, tmp_path: Path
+    kafka: EmbeddedKafka, cluster: Cluster, topic: Callable[..., str], group: str, stream: Stream, tmp_path: Path
 ) -> None:
     name = topic(partitions=1)
     count = 60_000
@@ -143,8 +135,7 @@ def test_a_task_continues_with_the_new_leader_when_the_leader_dies_during_the_re
         read: Any = rows.mapInArrow(wait_in_the_middle, "offset bigint")
         offsets.extend(read.toArrow()["offset"].to_pylist())
 
-    frame = spark.readStream.format("kafka-group").options(**source_options(kafka, name, group)).load()
-    query = frame.writeStream.foreachBatch(keep).start()
+    query = stream(name).writeStream.foreachBatch(keep).start()
     try:
         eventually(begun.exists)
         kafka.kill(leader(cluster, name))
@@ -196,47 +187,6 @@ def test_the_replica_in_the_readers_rack_serves_records_even_while_the_leader_is
     assert offsets == list(range(2000))
 
 
-class SparkQuery:
-    """One query of the topic with a group and a checkpoint of its own; ``values`` are those of completed batches."""
-
-    def __init__(self, spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, checkpoint: Path) -> None:
-        self.values: list[str] = []
-        self.failing = False
-        self._options = source_options(kafka, topic, group)
-        self._spark = spark
-        self._checkpoint = checkpoint
-
-    def start(self, available_now: bool = True, fail_on_data_loss: str = "true") -> StreamingQuery:
-        options = {**self._options, "failOnDataLoss": fail_on_data_loss}
-        frame = self._spark.readStream.format("kafka-group").options(**options).load()
-        writer = frame.writeStream.foreachBatch(self._keep).option("checkpointLocation", str(self._checkpoint))
-        return (writer.trigger(availableNow=True) if available_now else writer).start()
-
-    def run(self, fail_on_data_loss: str = "true") -> list[str]:
-        """What a run to the end of the log reads."""
-        self.values.clear()
-        query = self.start(fail_on_data_loss=fail_on_data_loss)
-        try:
-            assert query.awaitTermination(TIMEOUT_S)
-        finally:
-            query.stop()
-        return self.values
-
-    def error(self, query: StreamingQuery) -> str:
-        """The error that a query ends with."""
-        try:
-            eventually(lambda: not query.isActive, TIMEOUT_S, "the end of the query")
-            return str(query.exception())
-        finally:
-            query.stop()
-
-    def _keep(self, rows: DataFrame, number: int) -> None:
-        found = [bytes(row.value).decode() for row in rows.select("value", "offset").orderBy("offset").collect()]
-        if self.failing:
-            raise ValueError("this batch fails")
-        self.values += found
-
-
 def elect_follower(kafka: EmbeddedKafka, cluster: Cluster, topic: str) -> None:
     """The leader dies with records that the follower never had, and the follower gets more than these were."""
     from kafka.errors import KafkaError
@@ -258,7 +208,7 @@ def elect_follower(kafka: EmbeddedKafka, cluster: Cluster, topic: str) -> None:
 @pytest.mark.core
 @pytest.mark.needs("leader epochs")
 def test_records_that_an_unclean_election_replaced_are_data_loss_or_read_again(
-    spark: SparkSession, kafka: EmbeddedKafka, cluster: Cluster, unique: Callable[[str], str], tmp_path: Path
+    kafka: EmbeddedKafka, cluster: Cluster, unique: Callable[[str], str], stream: Stream, read: Read
 ) -> None:
     from kafka.admin import NewTopic
 
@@ -271,25 +221,32 @@ def test_records_that_an_unclean_election_replaced_are_data_loss_or_read_again(
     kafka.stop(FOLLOWER)
     kafka.produce(topic, OLD[REPLICATED:], acks="all")
 
-    running, replayed = (
-        SparkQuery(spark, kafka, topic, unique(name), tmp_path / name) for name in ("running", "replayed")
-    )
-    query = running.start(available_now=False)
-    eventually(lambda: running.values == OLD, TIMEOUT_S, "reading all")
-    replayed.failing = True
-    assert "this batch fails" in replayed.error(replayed.start())
-    replayed.failing = False
+    running, replayed = unique("running"), unique("replayed")
+
+    def start(group: str, fail_on_data_loss: str = "true", failing: bool = False, **trigger: bool) -> Reader:
+        """Starts a query with a group and a checkpoint of its own, which a later run continues."""
+        frame = stream(topic, failOnDataLoss=fail_on_data_loss, **{"kafka.group.id": group})
+        reader: Reader = read(frame, group, failing=failing, **trigger)
+        return reader
+
+    def run(group: str, fail_on_data_loss: str = "true") -> list[str]:
+        """What a run to the end of the log reads."""
+        return start(group, fail_on_data_loss, availableNow=True).to_end().values
+
+    first = start(running)
+    eventually(lambda: first.values == OLD, TIMEOUT_S, "reading all")
+    assert "this batch fails" in start(replayed, failing=True, availableNow=True).error()
 
     elect_follower(kafka, cluster, topic)
 
     truncated = f"log of {topic}-0 was truncated at offset {REPLICATED}, before offset {READ}"
-    assert truncated in running.error(query)
-    assert truncated in running.error(running.start())
-    assert running.run("false") == NEW[REPLICATED:]
-    assert f"Offsets [{REPLICATED}, {READ}) of {topic}-0" in replayed.error(replayed.start())
+    assert truncated in first.error()
+    assert truncated in start(running, availableNow=True).error()
+    assert run(running, "false") == NEW[REPLICATED:]
+    assert f"Offsets [{REPLICATED}, {READ}) of {topic}-0" in start(replayed, availableNow=True).error()
     # On PySpark 4.1 a run is one batch: the first run of two repeats the one that failed.
-    runs = [list(replayed.run("false")) for _ in range(2 if pyspark.__version__.startswith(("4.0.", "4.1.")) else 1)]
+    runs = [run(replayed, "false") for _ in range(2 if pyspark.__version__.startswith(("4.0.", "4.1.")) else 1)]
     assert list(itertools.chain(*runs)) == NEW
     # What was accepted is over.
     kafka.produce(topic, ["more"], acks="all")
-    assert [each.run() for each in (running, replayed)] == [["more"]] * 2
+    assert [run(each) for each in (running, replayed)] == [["more"]] * 2

@@ -53,7 +53,7 @@ class Swarm:
     def stop(self) -> str:
         """One stops between two batches."""
         query = self._take()
-        query.stop_between_batches()
+        query.end("stop between batches")
         return f"{self._names[query]} stopped"
 
     def kill(self) -> str:

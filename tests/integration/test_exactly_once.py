@@ -27,7 +27,7 @@ from spark_group_source.offsets import OffsetRange
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration import postgres
 from tests.integration.job_process import JOBS, environment, family, kill
-from tests.integration.query_process import eventually
+from tests.integration.query_process import READER, eventually
 from tests.integration.standing import partitions_per_member
 
 SCRIPT = Path(__file__).parent / "run_members.py"
@@ -44,10 +44,7 @@ OPTIONS = {
 
 
 class Sink(NamedTuple):
-    """A job. ``arguments`` and ``table`` name the table of a cell; WORK, NAME and DATABASE stand for these.
-
-    ``sparks`` are the versions for which Maven Central has ``package``, where SPARK stands for the version.
-    """
+    """A job. ``arguments`` and ``table`` name the table of a cell; ``sparks`` are versions that have ``package``."""
 
     job: str
     arguments: tuple[str, ...]
@@ -60,23 +57,23 @@ class Sink(NamedTuple):
 SINKS = {
     "postgres": Sink(
         "group_to_postgres",
-        ("--append", "--postgres", "DATABASE", "--table", "NAME"),
-        "NAME",
+        ("--append", "--postgres", "{database}", "--table", "{name}"),
+        "{name}",
         steps=("begun", "task", "staged", "locked", "taken", "written"),
     ),
     "delta": Sink(
         "group_to_delta",
-        ("--output", "WORK/NAME"),
-        "delta.`WORK/NAME`",
+        ("--output", "{work}/{name}"),
+        "delta.`{work}/{name}`",
         ("4.0", "4.1", "4.2"),
-        "io.delta:delta-spark_SPARK_2.13:4.4.0",
+        f"io.delta:delta-spark_{SPARK}_2.13:4.4.0",
     ),
     "iceberg": Sink(
         "group_to_iceberg",
-        ("--table", "lake.db.NAME", "--warehouse", "WORK/warehouse"),
-        "lake.db.NAME",
+        ("--table", "lake.db.{name}", "--warehouse", "{work}/warehouse"),
+        "lake.db.{name}",
         ("4.0", "4.1"),
-        f"org.apache.iceberg:iceberg-spark-runtime-SPARK_2.13:{'1.11.0' if SPARK == '4.0' else '1.12.0'}",
+        f"org.apache.iceberg:iceberg-spark-runtime-{SPARK}_2.13:{'1.11.0' if SPARK == '4.0' else '1.12.0'}",
     ),
 }
 
@@ -84,20 +81,14 @@ SINKS = {
 class Members:
     """The application whose queries are the members; see ``run_members``."""
 
-    def __init__(self, sink: Sink, work: Path, database: str, way: str = "exact") -> None:
-        self.work, self._way, self.sink = work, way, sink
-        self._words = {"WORK": str(work), "DATABASE": database, "SPARK": SPARK}
-        self._process: subprocess.Popen[str] | None = None
-
-    def fill(self, text: str, name: str = "") -> str:
-        for word, value in {**self._words, "NAME": name}.items():
-            text = text.replace(word, value)
-        return text
+    def __init__(self, sink: Sink, work: Path, database: str, way: str) -> None:
+        self.work, self.sink, self._database, self._way = work, sink, database, way
+        self.begin()
 
     def begin(self) -> None:
         """Starts the application."""
         sink = self.sink
-        package = ["--packages", self.fill(sink.package), "--exclude-packages", EXCLUDED] if sink.package else []
+        package = ["--packages", sink.package, "--exclude-packages", EXCLUDED] if sink.package else []
         conf = ["--conf", "spark.databricks.delta.snapshotPartitions=1", "--conf", "spark.sql.shuffle.partitions=1"]
         own = environment()
         own |= {"PYTHONPATH": f"{own['PYTHONPATH']}{os.pathsep}{JOBS}"}
@@ -110,11 +101,8 @@ class Members:
             )  # fmt: skip
 
     def ask(self, *command: str) -> Any:
-        assert self._process is not None
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
+        print(json.dumps(command), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         log = (self.work / "log").read_text(errors="replace")
         if not answer and ("unresolved dependency" in log or "download failed" in log):
@@ -124,30 +112,32 @@ class Members:
 
     def runners(self) -> set[int]:
         """The processes of the members."""
-        assert self._process is not None
-        return {pid for pid, line in family(self._process.pid).items() if "source_runner" in line}
+        return {pid for pid, line in family(self._process.pid).items() if READER in line}
+
+    def named(self, text: str, name: str) -> str:
+        """The text for the table of a cell."""
+        return text.format(name=name, work=self.work, database=self._database)
 
     def count(self, name: str) -> tuple[int, int]:
         """The rows and the different records of a table."""
         if self.sink.package:
-            rows, different = self.ask("count", self.fill(self.sink.table, name))
+            rows, different = self.ask("count", self.named(self.sink.table, name))
             return rows, different
-        with psycopg.connect(self._words["DATABASE"]) as connection:
+        with psycopg.connect(self._database) as connection:
             counted = f'SELECT count(*), count(DISTINCT (topic, "partition", "offset")) FROM {name}'
             return connection.execute(counted).fetchone() or (0, 0)
 
     def kill(self) -> None:
         """Kills all processes at once."""
-        if self._process is not None:
-            with self._process:
-                kill(self._process)  # type: ignore[arg-type]
+        with self._process:
+            kill(self._process)
 
 
 class Cell:
     """A topic and a table, a group of two members, and the step at which the first member is held."""
 
     def __init__(self, members: Members, kafka: EmbeddedKafka, trouble: str, step: str, records: int) -> None:
-        self.members, self._kafka, self.trouble, self.step, self._records = members, kafka, trouble, step, records
+        self.members, self.kafka, self.trouble, self.step, self._records = members, kafka, trouble, step, records
         self.name = f"{trouble}_{step}_{members.work.name}".lower().replace("-", "_")
         self.topic = kafka.create_topic(self.name, PARTITIONS)
         self.locks = step in ("locked", "taken")  # the table's positions, while the first member is held
@@ -159,9 +149,9 @@ class Cell:
         former = self.members.runners()
         more = {"kafka.max.poll.interval.ms": 8000} if self.trouble == "rebalance" else {}
         options = [part for name, value in (OPTIONS | more).items() for part in ("--option", f"{name}={value}")]
-        own = [self.members.fill(each, self.name) for each in self.members.sink.arguments]
+        own = [self.members.named(each, self.name) for each in self.members.sink.arguments]
         where = ["--checkpoint", str(self.members.work / f"{self.name}.{member}{checkpoint}")]
-        where += ["--bootstrap-servers", self._kafka.bootstrap_servers, "--topic", self.topic, "--group", self.group]
+        where += ["--bootstrap-servers", self.kafka.bootstrap_servers, "--topic", self.topic, "--group", self.group]
         limit = ["--max-offsets-per-trigger", str(self._records // BATCHES)]
         rewind = ["--rewind", "write"] if self.trouble == "again" else []
         self.members.ask("start", *where, *own, *limit, *options, *rewind)
@@ -170,7 +160,7 @@ class Cell:
             (self.runner,) = self.members.runners() - former
 
     def produce(self) -> None:
-        producer = Producer({"bootstrap.servers": self._kafka.bootstrap_servers, "linger.ms": 20})
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "linger.ms": 20})
         for number in range(self._records):
             producer.produce(self.topic, f"value-{number}", f"key-{number}", partition=number % PARTITIONS)
             if number % 10_000 == 0:
@@ -181,7 +171,7 @@ class Cell:
         return self.members.work / "-".join(filter(None, [kind, f"{self.name}.{member}", step]))
 
     def hold(self, member: int, batch: int) -> None:
-        """Holds a member at the step, from this batch on."""
+        """Holds a member at the step, from this batch on, until :meth:`release`."""
         self.file("hold", member, self.step).write_text(str(batch))
 
     def release(self, member: int) -> None:
@@ -201,26 +191,16 @@ class Cell:
         eventually(lambda: self.writes(member) >= least, what=f"{self.name}: write {least} of member {member}")
 
     def await_partitions(self, *expected: int) -> None:
-        eventually(lambda: partitions_per_member(self._kafka, self.group) == list(expected), what=f"{expected}")
+        eventually(lambda: partitions_per_member(self.kafka, self.group) == list(expected), what=f"{expected}")
 
     def await_read(self, partitions: int = PARTITIONS) -> None:
         """Waits until the group has committed the end of so many partitions."""
-        lag = self._kafka.lag
+        lag = self.kafka.lag
         eventually(lambda: [*lag(self.group, self.topic).values()].count(0) >= partitions, what=self.name)
 
     def stop(self) -> None:
         for member in (0, 1):
             assert self.members.ask("stop", f"{self.name}.{member}") == ""
-
-    def move_back(self) -> None:
-        """Moves the group to the beginning after all records were read."""
-        self.await_read()
-        self.stop()
-        eventually(lambda: self._kafka.group_state(self.group) == "Empty")
-        where = ("--group", self.group, "--topic", self.topic)
-        self._kafka.consumer_groups(*where, "--reset-offsets", "--to-earliest", "--execute")
-        for member in (0, 1):
-            self.start(member)
 
 
 def restart(cells: list[Cell], checkpoint: str = "") -> None:
@@ -282,9 +262,15 @@ def rebalance(cells: list[Cell]) -> None:
 
 
 def move_back(cells: list[Cell]) -> None:
-    """An operator moves the groups back when all is read."""
+    """An operator moves the group back to the beginning when all is read."""
     for cell in cells:
-        cell.move_back()
+        cell.await_read()
+        cell.stop()
+        eventually(lambda: cell.kafka.group_state(cell.group) == "Empty")  # noqa: B023 -- it waits in the loop
+        where = ("--group", cell.group, "--topic", cell.topic)
+        cell.kafka.consumer_groups(*where, "--reset-offsets", "--to-earliest", "--execute")
+        for member in (0, 1):
+            cell.start(member)
 
 
 TROUBLES: dict[str, Callable[[list[Cell]], None]] = {
@@ -346,53 +332,50 @@ class Batch(NamedTuple):
         for each in self.reads * self.times:
             task((b"key", b"value", "t", each.partition, at, "2026-01-01") for at in range(each.start, each.end))
 
+    def append(self, database: str, table: str, rewind: str = "skip") -> None:
+        append(self, self.reads, database, table, rewind)  # type: ignore[arg-type]
+
 
 @pytest.fixture
-def table(database: str, unique: Callable[[str], str]) -> Callable[..., dict[int, int]]:
-    """Writes a range of partition 0 to a table, or a batch; returns how often the table has each number of offsets."""
+def table(database: str, unique: Callable[[str], str]) -> str:
+    """A table that is empty."""
     name = unique("rows").replace("-", "_")
     with psycopg.connect(database) as connection:
         connection.execute(ROWS.format(named(name)))
         connection.execute(POSITIONS.format(named(f"{name}_positions")))
+    return name
 
+
+def test_a_table_takes_what_it_lacks(database: str, table: str) -> None:
     def write(start: int, end: int, lineage: int = 0, topic_id: str = "", rewind: str = "skip") -> dict[int, int]:
-        batch = Batch([OffsetRange("t", 0, start, end, topic_id, lineage=lineage)], times=2)
-        append(batch, batch.reads, database, name, rewind)  # type: ignore[arg-type]
+        """Writes a range of partition 0; returns how often the table has each number of offsets."""
+        Batch([OffsetRange("t", 0, start, end, topic_id, lineage=lineage)], times=2).append(database, table, rewind)
         with psycopg.connect(database) as connection:
-            counted = connection.execute(f'SELECT count(*) FROM {name} GROUP BY "offset"').fetchall()
+            counted = connection.execute(f'SELECT count(*) FROM {table} GROUP BY "offset"').fetchall()
         return dict(Counter(times for (times,) in counted))
 
-    return write
-
-
-def test_a_table_takes_what_it_lacks(table: Callable[..., dict[int, int]]) -> None:
-    assert table(100, 110) == {1: 10}
-    assert table(105, 115) == {1: 15}, "a paused member, or another one"
-    assert table(100, 110) == {1: 15}, "a repeated batch"
+    assert write(100, 110) == {1: 10}
+    assert write(105, 115) == {1: 15}, "a paused member, or another one"
+    assert write(100, 110) == {1: 15}, "a repeated batch"
     with pytest.raises(MissingRows, match="starts at 116 in t-0, and the table has the records below 115"):
-        table(116, 120)
-    assert table(116, 120, lineage=1) == {1: 19}, "the group was moved forward"
-    assert table(110, 121) == {1: 20}, "a batch from before that"
-    assert table(100, 110, lineage=2) == {1: 20}, "the group was moved back"
-    assert table(100, 110, lineage=3, rewind="write") == {1: 10, 2: 10}
-    assert table(100, 111, lineage=3, rewind="write") == {1: 9, 2: 11}
-    assert table(100, 110, lineage=3, topic_id="new") == {1: 9, 2: 1, 3: 10}, "a recreated topic"
+        write(116, 120)
+    assert write(116, 120, lineage=1) == {1: 19}, "the group was moved forward"
+    assert write(110, 121) == {1: 20}, "a batch from before that"
+    assert write(100, 110, lineage=2) == {1: 20}, "the group was moved back"
+    assert write(100, 110, lineage=3, rewind="write") == {1: 10, 2: 10}
+    assert write(100, 111, lineage=3, rewind="write") == {1: 9, 2: 11}
+    assert write(100, 110, lineage=3, topic_id="new") == {1: 9, 2: 1, 3: 10}, "a recreated topic"
 
 
-def test_members_that_write_the_same_partitions_at_once_wait_for_each_other(database: str) -> None:
-    with psycopg.connect(database) as connection:
-        connection.execute(ROWS.format(named("together")))
-        connection.execute(POSITIONS.format(named("together_positions")))
-
+def test_members_that_write_the_same_partitions_at_once_wait_for_each_other(database: str, table: str) -> None:
     def member(step: int) -> None:
         for start in range(0, 200, step):
-            reads = [OffsetRange("t", each, start, start + step) for each in range(PARTITIONS)]
-            append(Batch(reads), reads, database, "together", "skip")  # type: ignore[arg-type]
+            Batch([OffsetRange("t", each, start, start + step) for each in range(PARTITIONS)]).append(database, table)
 
     with ThreadPoolExecutor() as threads:
         list(threads.map(member, (10, 20, 40, 50)))
     with psycopg.connect(database) as connection:
-        counted = connection.execute('SELECT count(*), count(DISTINCT ("partition", "offset")) FROM together')
+        counted = connection.execute(f'SELECT count(*), count(DISTINCT ("partition", "offset")) FROM {table}')
         assert counted.fetchone() == (200 * PARTITIONS, 200 * PARTITIONS)
 
 
@@ -420,7 +403,6 @@ def members(request: pytest.FixtureRequest, tmp_path: Path, database: str) -> It
     if SPARK not in SINKS[sink].sparks:
         pytest.skip(f"{SINKS[sink].package} exists for Spark {' and '.join(SINKS[sink].sparks)}, not {SPARK}")
     running = Members(SINKS[sink], tmp_path, database, way)
-    running.begin()
     yield running
     running.kill()
 

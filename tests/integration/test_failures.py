@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from kafka.structs import OffsetAndMetadata, TopicPartition
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.commit_log import backward
-from tests.integration.query_process import Place, PlainQuery, eventually, source_options
+from tests.integration.conftest import Stream
+from tests.integration.query_process import Place, PlainQuery, eventually
 from tests.integration.standing import caught_up, fill, places_in, shorten_sessions
 
 SESSION_S = 6.0
@@ -27,12 +28,11 @@ Run = Callable[..., list[Place]]
 
 
 @pytest.fixture
-def run(spark: SparkSession, kafka: EmbeddedKafka, group: str, run_available_now: Callable[..., DataFrame]) -> Run:
+def run(stream: Stream, run_available_now: Callable[..., DataFrame]) -> Run:
     """Lets the test's group read what there is, ``run(topic, checkpoint, **options)``: where the rows are, sorted."""
 
     def read(topic: str, checkpoint: Path | None = None, **more: str) -> list[Place]:
-        frame = spark.readStream.format("kafka-group").options(**source_options(kafka, topic, group, **more)).load()
-        rows = run_available_now(frame.select("partition", "offset"), checkpoint=checkpoint).collect()
+        rows = run_available_now(stream(topic, **more).select("partition", "offset"), checkpoint=checkpoint).collect()
         return sorted((row.partition, row.offset) for row in rows)
 
     return read

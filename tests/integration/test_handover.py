@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable
 
 from spark_group_source.testing import EmbeddedKafka
-from tests.integration.conftest import Reader
+from tests.integration.conftest import Read, Stream
 from tests.integration.query_process import SESSION_MS, eventually
 from tests.integration.standing import caught_up, fill, partitions_per_member
-
-Start = Callable[..., Reader]
 
 HEARTBEAT_S = 0.2
 HELD_S = SESSION_MS / 1000 + 2
@@ -20,13 +18,13 @@ prints its time; this is for machines that are overloaded."""
 
 
 def test_a_batch_in_flight_is_committed_before_its_partitions_are_revoked(
-    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, start: Start
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, stream: Stream, read: Read
 ) -> None:
     name = topic(partitions=4)
     everything = fill(kafka, name, 25)
-    first = start(name, held=True)
+    first = read(stream(name), held=True)
     eventually(lambda: len(first.read_by_held) == len(everything))
-    second = start(name)
+    second = read(stream(name))
     eventually(lambda: len(kafka.members(group)) == 2)
     # Longer than a session: only its heartbeats keep the first member in the group.
     held_until = time.monotonic() + HELD_S

@@ -93,7 +93,7 @@ def test_a_query_with_a_keytab_reads_and_commits(
 ) -> None:
     topic = kerberized.create_topic(unique("topic"), partitions=2)
     fill(kerberized, topic, 100)
-    run = query(topic, **options(kerberized)).start()
+    run = query(topic, options(kerberized))
     run.until(lambda: caught_up(kerberized, topic, group))
     run.stop()
     assert len(run.places()) == 200

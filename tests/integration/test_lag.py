@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from prometheus_client import REGISTRY
@@ -24,15 +24,15 @@ from spark_group_source.lag.progress_bar import progress_bar
 from spark_group_source.lag.prometheus import PrometheusFile
 from spark_group_source.testing.kafka import EmbeddedKafka
 from tests.integration import query_process
+from tests.integration.conftest import Read, Stream
+from tests.integration.job_process import JOBS
 from tests.integration.query_process import source_options
-from tests.integration.standing import partitions_per_member
+from tests.integration.standing import fill, partitions_per_member
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.listener import StreamingQueryListener
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE = 120
 Start = Callable[..., "StreamingQuery"]
 eventually = partial(query_process.eventually, deadline=DEADLINE)
@@ -42,8 +42,7 @@ eventually = partial(query_process.eventually, deadline=DEADLINE)
 def topic(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> str:
     """A topic of two partitions with ten records each."""
     name = kafka.create_topic(unique("topic"), partitions=2)
-    for number in range(2):
-        kafka.produce(name, ["x"] * 10, partition=number)
+    fill(kafka, name, 10)
     return name
 
 
@@ -62,47 +61,39 @@ def listening(spark: SparkSession) -> Iterator[Callable[[LagListener], None]]:
 
 
 @pytest.fixture
-def start(spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path) -> Start:
+def start(topic: str, group: str, stream: Stream, tmp_path: Path) -> Start:
     """Starts a query of the test's topic and group into nothing: ``start(available_now, **options)``."""
 
     def begin(name: str = group, available_now: bool = False, **options: str) -> StreamingQuery:
-        given = source_options(kafka, topic, group, **options)
-        frame = spark.readStream.format("kafka-group").options(**given).load()
-        writer = frame.writeStream.format("noop").queryName(name).option("checkpointLocation", str(tmp_path / name))
+        writer = (
+            stream(topic, **options)
+            .writeStream.format("noop")
+            .queryName(name)
+            .option("checkpointLocation", str(tmp_path / name))
+        )
         return (writer.trigger(availableNow=True) if available_now else writer).start()
 
     return begin
 
 
 def test_kafkas_tool_shows_lag_and_owner_of_running_idle_and_stopped_queries(
-    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
+    kafka: EmbeddedKafka, topic: str, group: str, stream: Stream, read: Read
 ) -> None:
-    may_end, reading = threading.Event(), threading.Event()
-
-    def hold(batch: DataFrame, number: int) -> None:
-        reading.set()
-        assert may_end.wait(DEADLINE)
-
     def lags() -> list[tuple[int, int, str]]:
         lines = kafka.consumer_groups("--describe", "--group", group).splitlines()
         cells = sorted(line.split() for line in lines if topic in line.split())
         return [(int(each[3]), int(each[5]), each[8]) for each in cells]
 
-    options = source_options(kafka, topic, group, **{"kafka.client.id": "to-lake"})
-    frame = spark.readStream.format("kafka-group").options(**options).load()
-    query = frame.writeStream.foreachBatch(hold).option("checkpointLocation", str(tmp_path)).start()
-    try:
-        assert reading.wait(DEADLINE)
-        assert lags() == [(0, 10, "to-lake"), (0, 10, "to-lake")]
-        may_end.set()
-        eventually(lambda: set(kafka.committed(group, topic).values()) == {10})
-    finally:
-        may_end.set()
-        query.stop()
+    reader = read(stream(topic, **{"kafka.client.id": "to-lake"}), held=True)
+    eventually(lambda: reader.read_by_held)
+    assert lags() == [(0, 10, "to-lake"), (0, 10, "to-lake")]
+    reader.may_end.set()
+    eventually(lambda: set(kafka.committed(group, topic).values()) == {10})
+    reader.stop()
     eventually(lambda: kafka.group_state(group) == "Empty")
     kafka.produce(topic, ["more"] * 3, partition=1)
     assert lags() == [(10, 0, "-"), (10, 3, "-")]
-    with closing(GroupLagClient(options)) as probe:
+    with closing(GroupLagClient(source_options(kafka, topic, group))) as probe:
         assert [(each.position, each.lag) for each in probe.sample().partitions()] == [(10, 0), (10, 3)]
 
 
@@ -146,13 +137,11 @@ def test_a_second_member_moves_the_counters_of_the_first_in_its_report_and_in_pr
         assert (counters().revoked, counters().lost, counters().rebalances > 0) == (0, 0, True)
         queries.append(start("second"))
         eventually(lambda: partitions_per_member(kafka, group) == [1, 1])
-        for number in range(2):
-            kafka.produce(topic, ["more"], partition=number)
+        fill(kafka, topic, 1)
         eventually(lambda: counters().revoked == 1)
         assert (counters().revocation_timed_out, counters().lost, counters().failed_commits) == (0, 0, 0)
-        assert f'kafka_group_source_revoked_partitions_total{{group="",query="{group}",source="0"}} 1.0' in (
-            metrics.read_text()
-        )
+        revoked = f'kafka_group_source_revoked_partitions_total{{group="",query="{group}",source="0"}} 1.0'
+        assert revoked in metrics.read_text()
     finally:
         for query in queries:
             query.stop()
@@ -165,45 +154,31 @@ def test_the_code_of_the_lag_page_runs(
     group: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    added: list[StreamingQueryListener] = []
-    add = StreamingQueryManager.addListener
-
-    def record(self: StreamingQueryManager, listener: StreamingQueryListener) -> None:
-        added.append(listener)
-        add(self, listener)
-
-    monkeypatch.setattr(StreamingQueryManager, "addListener", record)
     names: dict[str, Any] = {"spark": spark}
-    blocks = code_of_the_page(
-        {
-            "broker1:9092,broker2:9092": kafka.bootstrap_servers,
-            "/var/lib/node_exporter/textfile": str(tmp_path),
-            "/data": str(tmp_path),
-            '"orders"': f'"{topic}"',
-            '"orders-to-lake"': f'"{group}"',
-        }
-    )
-    try:
-        for block in blocks:
-            exec(block, names)
-        metrics = tmp_path / "orders.prom"
-        eventually(lambda: metrics.exists() and "position_offset{" in metrics.read_text())
-        # Again, now that the group has commits.
-        exec(next(each for each in blocks if "client.sample()" in each), names)
-    finally:
-        for each in added:
-            spark.streams.removeListener(each)
-        if "collector" in names:
-            REGISTRY.unregister(names["collector"])
-    assert len(added) == 5
+    page = (JOBS.parent / "docs" / "monitoring.md").read_text()
+    for original, replacement in (
+        ("broker1:9092,broker2:9092", kafka.bootstrap_servers),
+        ("/var/lib/node_exporter/textfile", str(tmp_path)),
+        ("/data", str(tmp_path)),
+        ('"orders"', f'"{topic}"'),
+        ('"orders-to-lake"', f'"{group}"'),
+    ):
+        page = page.replace(original, replacement)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    add = StreamingQueryManager.addListener
+    with mock.patch.object(StreamingQueryManager, "addListener", autospec=True, side_effect=add) as added:
+        try:
+            for block in blocks:
+                exec(block, names)
+            metrics = tmp_path / "orders.prom"
+            eventually(lambda: metrics.exists() and "position_offset{" in metrics.read_text())
+            # Again, now that the group has commits.
+            exec(next(each for each in blocks if "client.sample()" in each), names)
+        finally:
+            for call in added.call_args_list:
+                spark.streams.removeListener(call.args[1])
+            if "collector" in names:
+                REGISTRY.unregister(names["collector"])
+    assert added.call_count == 5
     assert f"{topic}-0 10 10 0" in capsys.readouterr().out
-
-
-def code_of_the_page(replacements: dict[str, str]) -> list[str]:
-    """The Python blocks of docs/monitoring.md in order, with paths and names of this test."""
-    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "monitoring.md").read_text(), re.DOTALL)
-    for original, replacement in replacements.items():
-        blocks = [each.replace(original, replacement) for each in blocks]
-    return blocks

@@ -22,7 +22,7 @@ from spark_group_source.wire.cluster import Cluster
 from tests.certificates import Authority
 from tests.integration import secured
 from tests.integration.oauth_server import AUDIENCE, CLIENT, CLIENT_SECRET, ISSUER, OAuthServer
-from tests.integration.query_process import PlainQuery, QueryProcess, source_options
+from tests.integration.query_process import PlainQuery, QueryProcess, Run, source_options
 from tests.integration.standing import caught_up, places_in
 
 GATEWAY_KEY, WRONG = "k3y-of-the-gateway", "wr0ng/s3cret+="
@@ -181,8 +181,7 @@ def test_queries_with_a_client_secret_show_neither_it_nor_a_token(
         assert secret not in everything
 
 
-Query = PlainQuery | QueryProcess
-StartQuery = Callable[..., tuple[Query, str]]
+StartQuery = Callable[..., tuple[Run, str]]
 
 
 def produce_for(guarded: Guarded, topic: str, seconds: float, running: Callable[[], bool]) -> None:
@@ -195,7 +194,7 @@ def produce_for(guarded: Guarded, topic: str, seconds: float, running: Callable[
         time.sleep(interval)
 
 
-def assert_read_once(guarded: Guarded, query: Query, topic: str, group: str) -> None:
+def assert_read_once(guarded: Guarded, query: Run, topic: str, group: str) -> None:
     """Waits until the query has read and committed everything, and checks that it read nothing twice."""
     query.until(lambda: caught_up(guarded.kafka, topic, group), what="the query to catch up")
     assert sorted(query.places()) == sorted(places_in(guarded.kafka, topic))
@@ -212,13 +211,13 @@ def member_ids(guarded: Guarded, group: str) -> list[str]:
 @pytest.fixture
 def start_query(guarded: Guarded, unique: Callable[[str], str], group: str, tmp_path: Path) -> Iterator[StartQuery]:
     """Starts a query of a new topic, with Spark or without, and waits until it has read from each partition."""
-    made: list[Query] = []
+    made: list[Run] = []
 
-    def begin(spark: bool = False) -> tuple[Query, str]:
+    def begin(spark: bool = False) -> tuple[Run, str]:
         topic = guarded.kafka.create_topic(unique("topic"), partitions=PARTITIONS)
         produce_for(guarded, topic, 0.1, lambda: True)
         options, work = source_options(guarded.kafka, topic, group, **guarded.login()), tmp_path / "run"
-        query = QueryProcess(work, options).start() if spark else PlainQuery(work, work / "checkpoint", options)
+        query = QueryProcess(work, options) if spark else PlainQuery(work, work / "checkpoint", options)
         made.append(query)
         query.until(lambda: caught_up(guarded.kafka, topic, group), what="the first batch")
         return query, topic

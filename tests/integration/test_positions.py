@@ -13,6 +13,7 @@ from spark_group_source.query.driver import Driver
 from spark_group_source.testing.kafka import EmbeddedKafka
 from tests.drivers import drivers
 from tests.integration.query_process import eventually
+from tests.integration.standing import fill
 
 DEADLINE = 90.0
 Start = Callable[..., Driver]
@@ -22,8 +23,7 @@ Start = Callable[..., Driver]
 def topic(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> str:
     """A topic of two partitions with five records each."""
     name = kafka.create_topic(unique("topic"), partitions=2)
-    for number in range(2):
-        kafka.produce(name, [f"v{record}" for record in range(5)], partition=number)
+    fill(kafka, name, 5)
     return name
 
 
@@ -128,26 +128,13 @@ def test_a_recreated_topic_with_more_records_is_data_loss_or_read_from_earliest(
     kafka.delete_topic(topic)
     eventually(lambda: topic not in kafka.topics(), DEADLINE)
     kafka.create_topic(topic, partitions=2)
-    for number in range(2):
-        kafka.produce(topic, [f"new{record}" for record in range(9)], partition=number)
+    fill(kafka, topic, 9)
     failing = start(logged=end)
     with pytest.raises(DataLoss, match=f"{topic} was deleted and recreated"):
         next_batch(failing, end)
     failing.close()
     query = start(logged=end, failOnDataLoss="false")
     assert ranges(next_batch(query, end)) == {0: (0, 9), 1: (0, 9)}
-
-
-def test_offsets_of_assigned_partitions_are_committed_to_a_group_without_members(
-    kafka: EmbeddedKafka, topic: str, group: str, start: Start
-) -> None:
-    query = start(assign=f'{{"{topic}": [1]}}')
-    assert kafka.committed(group, topic) == {(topic, 1): 0}
-    end = query.plan_batch(BatchOffset(), None)
-    assert [(each.partition, each.start, each.end) for each in end.reads()] == [(1, 0, 5)]
-    assert query.plan_batch(end, None) is end
-    assert kafka.committed(group, topic) == {(topic, 1): 5}
-    assert kafka.group_state(group) == "Empty"
 
 
 def test_a_group_with_members_fails_manual_assignment_at_the_start_and_rejects_later_commits(

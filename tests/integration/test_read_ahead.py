@@ -22,7 +22,7 @@ from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
-from tests.integration.query_process import source_options
+from tests.integration.conftest import Stream
 from tests.integration.standing import wire
 
 PARTITIONS, EACH, SIZE, LIMIT = 20, 100, 1000, 10
@@ -69,7 +69,7 @@ def test_a_backlog_is_received_about_once(
 
 @pytest.mark.parametrize("topic", [200_000], ids=["200 kB"], indirect=True)
 def test_every_worker_of_a_query_uses_the_kept_records(
-    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, tmp_path: Path
+    spark: SparkSession, topic: str, stream: Stream, tmp_path: Path
 ) -> None:
     """The tasks of a batch run in several workers, and Spark gives each worker the ranges of another one."""
     local_directories = F.udf(lambda _: os.environ[LOCAL_DIRECTORIES])
@@ -83,17 +83,9 @@ def test_every_worker_of_a_query_uses_the_kept_records(
         batches.append(number)
         kept.update(each.name for each in local.glob("kafka-group-*/*") if re.fullmatch(r".{36}-\d+", each.name))
 
-    options = source_options(kafka, topic, group, maxOffsetsPerTrigger=str(PARTITIONS * LIMIT), minRecordsPerTask="50")
-    query = (
-        spark.readStream.format("kafka-group")
-        .options(**options)
-        .load()
-        .writeStream.foreachBatch(write)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(120)
+    frame = stream(topic, maxOffsetsPerTrigger=str(PARTITIONS * LIMIT), minRecordsPerTask="50")
+    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
     assert len(batches) >= EACH // LIMIT
     assert kept
     expected = spark.createDataFrame(

@@ -13,7 +13,8 @@ from pyspark.errors import StreamingQueryException
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.errors import StuckQuery
 from spark_group_source.testing.spark import local_spark
-from tests.integration.query_process import eventually, source_options
+from tests.integration.conftest import Stream
+from tests.integration.query_process import eventually
 from tests.integration.standing import fill
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-RunAvailableNow = Callable[..., "DataFrame"]
-Load = Callable[..., "DataFrame"]
+Run = Callable[..., "DataFrame"]
 ALL_TYPES = [
     "key",
     "offset",
@@ -38,35 +38,23 @@ ALL_TYPES = [
 ]
 
 
-@pytest.fixture
-def load(spark: SparkSession, kafka: EmbeddedKafka, group: str) -> Callable[..., DataFrame]:
-    """Loads a stream of the test's group: ``load(topic, **options)``."""
-    return lambda topic, **more: (
-        spark.readStream.format("kafka-group").options(**source_options(kafka, topic, group, **more)).load()
-    )
-
-
 @pytest.mark.core
 def test_an_available_now_run_reads_and_commits_everything_with_any_limit(
-    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], group: str, load: Load, run_available_now: RunAvailableNow
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], group: str, stream: Stream, run_available_now: Run
 ) -> None:
     topic = kafka_topic(partitions=2)
     places = fill(kafka, topic, 5)
-    rows = run_available_now(load(topic, maxOffsetsPerTrigger="4"))
+    rows = run_available_now(stream(topic, maxOffsetsPerTrigger="4"))
     assert sorted((row.partition, row.offset) for row in rows.collect()) == sorted(places)
     assert kafka.lag(group, topic) == {0: 0, 1: 0}
 
 
 @pytest.mark.core
 def test_a_run_with_an_earlier_checkpoint_continues_with_its_state(
-    kafka: EmbeddedKafka,
-    kafka_topic: Callable[..., str],
-    kafka_checkpoint: str,
-    load: Load,
-    run_available_now: RunAvailableNow,
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], kafka_checkpoint: str, stream: Stream, run_available_now: Run
 ) -> None:
     topic = kafka_topic()
-    counts = load(topic).groupBy("key").count()
+    counts = stream(topic).groupBy("key").count()
     found = []
     for _ in range(2):
         kafka.produce(topic, [("a", "1"), ("a", "2")])
@@ -76,11 +64,7 @@ def test_a_run_with_an_earlier_checkpoint_continues_with_its_state(
 
 
 def test_a_written_frame_is_read_back_by_stream_and_batch_with_all_types(
-    spark: SparkSession,
-    kafka: EmbeddedKafka,
-    kafka_topic: Callable[..., str],
-    load: Load,
-    run_available_now: RunAvailableNow,
+    spark: SparkSession, kafka: EmbeddedKafka, kafka_topic: Callable[..., str], stream: Stream, run_available_now: Run
 ) -> None:
     topic = kafka_topic(partitions=3)
     time = datetime(2026, 1, 1, 12, 0, 0, 123_000, tzinfo=timezone.utc)
@@ -102,28 +86,31 @@ def test_a_written_frame_is_read_back_by_stream_and_batch_with_all_types(
     assert written == {(b"k1", b"v1", seconds), (None, b"v2", seconds), (b"k3", None, seconds)}
     headers = [(each.key, bytes(each.value)) for row in batch.collect() for each in row.headers or ()]
     assert headers == [("trace", b"7"), ("trace", b"8")]
-    stream = load(topic, includeHeaders="true").selectExpr(*ALL_TYPES)
-    read = run_available_now(stream)
+    read = run_available_now(stream(topic, includeHeaders="true").selectExpr(*ALL_TYPES))
     assert_df_equality(read.orderBy("key"), batch.selectExpr(*ALL_TYPES).orderBy("key"))
 
 
 def test_a_run_without_rows_has_the_schema_and_one_that_fails_raises_the_error_of_its_query(
-    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], load: Load, run_available_now: RunAvailableNow
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], stream: Stream, run_available_now: Run
 ) -> None:
     topic = kafka_topic()
-    stream = load(topic)
-    rows = run_available_now(stream)
-    assert rows.schema == stream.schema
+    frame = stream(topic)
+    rows = run_available_now(frame)
+    assert rows.schema == frame.schema
     assert rows.count() == 0
     kafka.produce(topic, ["x"])
     with pytest.raises(StreamingQueryException, match="no such luck"):
-        run_available_now(stream.selectExpr("raise_error('no such luck')"))
+        run_available_now(frame.selectExpr("raise_error('no such luck')"))
 
 
 def test_a_query_that_does_not_end_is_stopped_and_the_error_names_its_member(
-    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], group: str, load: Load, await_query_end: Callable[..., None]
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., str],
+    group: str,
+    stream: Stream,
+    await_query_end: Callable[..., None],
 ) -> None:
-    query = load(kafka_topic(), **{"kafka.client.id": "forgotten"}).writeStream.format("noop").start()
+    query = stream(kafka_topic(), **{"kafka.client.id": "forgotten"}).writeStream.format("noop").start()
     try:
         eventually(lambda: [each.partitions for each in kafka.members(group)] == [1])
         with pytest.raises(StuckQuery, match=f"Group {group} is Stable, members are forgotten with 1 partitions"):

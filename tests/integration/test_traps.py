@@ -10,7 +10,9 @@ import pytest
 from spark_group_source import register
 from spark_group_source.spark import notifications
 from spark_group_source.testing import EmbeddedKafka
-from tests.integration.query_process import PlainQuery, eventually, source_options
+from tests.integration.conftest import Stream
+from tests.integration.query_process import PlainQuery, eventually
+from tests.integration.standing import fill
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,22 +26,19 @@ Run = Callable[..., Any]
 def name(kafka: EmbeddedKafka, topic: Callable[..., str]) -> str:
     """A topic of four partitions, with five records each."""
     created = topic(partitions=4)
-    for partition in range(4):
-        kafka.produce(created, ["value"] * 5, partition=partition)
+    fill(kafka, created, 5)
     return created
 
 
 @pytest.fixture
-def run(spark: SparkSession, kafka: EmbeddedKafka, name: str, group: str) -> Iterator[Run]:
+def run(spark: SparkSession, stream: Stream, name: str, group: str) -> Iterator[Run]:
     """Starts a query of the topic, with the DataFrame that a function makes; stops it at the end."""
     running = []
     register(spark)  # not for the first time, as in a notebook whose cell runs again
 
-    def load(group: str) -> DataFrame:
-        return spark.readStream.format("kafka-group").options(**source_options(kafka, name, group)).load()
-
     def start(shape: Shape, **trigger: Any) -> Any:
-        writer = shape(load, group).writeStream.format("noop").queryName(group)
+        frame = shape(lambda group: stream(name, **{"kafka.group.id": group}), group)
+        writer = frame.writeStream.format("noop").queryName(group)
         running.append(writer.trigger(**trigger or {"processingTime": "0 seconds"}).start())
         return running[-1]
 
