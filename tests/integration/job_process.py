@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Job:
     """One of the jobs, over one topic, for one group.
 
     Args:
-        script: file in jobs/.
+        script: file in jobs/, or another path.
         work: directory of the output, the checkpoints and the logs.
         own: arguments of this job.
         spark: arguments of spark-submit.
@@ -64,24 +64,18 @@ class Job:
         self.topic = topic
         self.output = work / "output"
         self._work = work
-        self._spark = spark
+        self._spark = ("--master", "local[2]", *spark)
         source = ("--bootstrap-servers", kafka.bootstrap_servers, "--topic", topic, "--group", group)
         self._script = script
-        self._own = [*source, *own]
+        self._own = [*source, *own, "--checkpoint", str(work / "checkpoint")]
 
     def command(self, *more: str) -> list[str]:
         """Returns the script and all of its arguments."""
-        return [str(JOBS / self._script), *self._arguments(*more)]
-
-    def _arguments(self, *more: str) -> list[str]:
-        return [*self._own, "--checkpoint", str(self._work / "checkpoint"), *more]
+        return [str(JOBS / self._script), *self._own, *more]
 
     def run(self) -> str:
         """Runs the job over the records that the topic contains now; returns its output."""
-        return self._submit(*self.command(*AVAILABLE_NOW))
-
-    def _submit(self, *arguments: str) -> str:
-        command = [spark_submit(), "--master", "local[2]", *self._spark, *arguments]
+        command = [spark_submit(), *self._spark, *self.command(*AVAILABLE_NOW)]
         done = subprocess.run(
             command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
@@ -97,61 +91,41 @@ class Job:
         said, own = io.StringIO(), {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
         try:
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-                code = main(self._arguments(*AVAILABLE_NOW, *more))
+                code = main([*self._own, *AVAILABLE_NOW, *more])
         finally:
             for number, handler in own.items():
                 signal.signal(number, handler)
         assert code == 0, f"it ended with {code}: {said.getvalue()}"
         return said.getvalue()
 
-    @contextlib.contextmanager
-    def started(self, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Starts the job without a trigger; kills it with all of its processes at the end. Its output is in ``log``."""
-        command = [spark_submit(), "--master", "local[2]", *self._spark, *self.command(*more)]
-        with (self._work / "log").open("wb") as log:
-            running = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
-        try:
-            yield running
-        finally:
-            kill(running)
-
     def kill_after_write(self, written: Callable[[], int], *more: str) -> int:
         """Kills the job (SIGKILL) when the sink has a batch that Spark has not committed; returns the batch's number.
 
         ``written`` returns the last batch in the sink, or -1.
         """
-        commits = self._work / "checkpoint" / "commits"
+        command = [spark_submit(), *self._spark, *self.command(*more)]
+        commits, log = self._work / "checkpoint" / "commits", self._work / "log"
+        with log.open("wb") as said:
+            running = subprocess.Popen(command, env=environment(), stdout=said, stderr=said)
 
         def committed() -> int:
             return max((int(each.name) for each in commits.glob("[0-9]*")), default=-1)
 
-        with self.started(*more) as running:
-            return suspend_after_write(running, written, committed, self._work / "log")
-
-
-def suspend_after_write(
-    running: subprocess.Popen[bytes], written: Callable[[], int], committed: Callable[[], int], log: Path
-) -> int:
-    """Suspends Spark's JVM when the sink has a batch that Spark has not committed; returns the batch's number.
-
-    Args:
-        running: the JVM.
-        written: returns the last batch in the sink, or -1.
-        committed: returns the last batch that Spark has committed, or -1.
-        log: the output of the process, for an error.
-    """
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        assert running.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        if written() > committed():
-            # A suspended job cannot commit, so a restart will find the same state.
-            os.kill(running.pid, signal.SIGSTOP)
-            batch = written()
-            if batch > committed():
-                return batch
-            os.kill(running.pid, signal.SIGCONT)
-        time.sleep(CHECK_INTERVAL_S)
+        deadline = time.monotonic() + TIMEOUT_S
+        try:
+            while True:
+                assert running.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                if written() > committed():
+                    # A suspended job cannot commit, so a restart will find the same state.
+                    os.kill(running.pid, signal.SIGSTOP)
+                    batch = written()
+                    if batch > committed():
+                        return batch
+                    os.kill(running.pid, signal.SIGCONT)
+                time.sleep(CHECK_INTERVAL_S)
+        finally:
+            kill(running)
 
 
 def family(*pids: int) -> dict[int, str]:

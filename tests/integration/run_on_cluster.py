@@ -1,8 +1,8 @@
 """Reads what is in a topic, on a cluster, and tells who read it and with which packages; see ``test_clusters``.
 
-The argument is a directory with ``settings.json``: the source's options. Rows go to ``rows/BATCH.parquet``. Each task
-notes in ``task-ID.json`` the process of its Python daemon. While there is a file ``hold``, no task ends. In the end
-``workers.json`` tells of Python workers where their packages are.
+The argument is a directory with ``settings.json``. Where the rows of a batch are goes to ``rows/BATCH-0.json`` of the
+checkpoint. A task notes in ``daemon`` the process of its Python daemon; if it is to be held, it does not end before
+there is a file ``release``. In the end ``workers.json`` tells of Python workers where their packages are.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_group_source import register
@@ -29,36 +27,28 @@ TASKS = 8
 def main(place: str) -> None:
     """Ends when the query does; its error is this process' error."""
     work = Path(place)
-    (work / "rows").mkdir()
+    settings = json.loads((work / "settings.json").read_text())
+    held, checkpoint = settings["held"], Path(settings["checkpoint"])
+    (checkpoint / "rows").mkdir(parents=True)
     spark = SparkSession.builder.getOrCreate()
     register(spark)
 
-    options = json.loads((work / "settings.json").read_text())
-
     def hold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            task = TaskContext.get()
-            assert task is not None
-            note = {"daemon": os.getppid()}
-            written = work / f"task-{task.taskAttemptId()}.partial"
-            written.write_text(json.dumps(note))
-            written.rename(written.with_suffix(".json"))
-            while (work / "hold").exists():
+            if held:
+                noted = work / f"daemon.{os.getpid()}"
+                noted.write_text(str(os.getppid()))
+                noted.rename(work / "daemon")
+            while held and not (work / "release").exists():
                 time.sleep(POLL_S)
             yield batch
 
     def write(batch: DataFrame, number: int) -> None:
-        pq.write_table(batch.toArrow(), work / "rows" / f"{number}.parquet")
+        (checkpoint / "rows" / f"{number}-0.json").write_text(json.dumps(batch.collect()))
 
-    records = spark.readStream.format("kafka-group").options(**options).load().select("partition", "offset", "value")
-    query = (
-        records.mapInArrow(hold, records.schema)
-        .writeStream.foreachBatch(write)
-        .option("checkpointLocation", str(work / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    records = spark.readStream.format("kafka-group").options(**settings["options"]).load().select("partition", "offset")
+    writer = records.mapInArrow(hold, records.schema).writeStream.foreachBatch(write)
+    writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
     workers = spark.sparkContext.parallelize(range(TASKS), TASKS).map(told).collect()
     (work / "workers.json").write_text(json.dumps(workers))
     spark.stop()

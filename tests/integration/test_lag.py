@@ -65,12 +65,8 @@ def start(topic: str, group: str, stream: Stream, tmp_path: Path) -> Start:
     """Starts a query of the test's topic and group into nothing: ``start(available_now, **options)``."""
 
     def begin(name: str = group, available_now: bool = False, **options: str) -> StreamingQuery:
-        writer = (
-            stream(topic, **options)
-            .writeStream.format("noop")
-            .queryName(name)
-            .option("checkpointLocation", str(tmp_path / name))
-        )
+        writer = stream(topic, **options).writeStream.format("noop").queryName(name)
+        writer = writer.option("checkpointLocation", str(tmp_path / name))
         return (writer.trigger(availableNow=True) if available_now else writer).start()
 
     return begin
