@@ -1,7 +1,6 @@
 """The TLS settings, of connections to brokers as well as to a token endpoint: their names, parsers and checks.
 
-A parser of a security option raises ValueError for an invalid text; the message completes "It must be", and shows no
-secret.
+A parser of a security option raises ValueError for an invalid text; it completes "It must be", and shows no secret.
 """
 
 from __future__ import annotations

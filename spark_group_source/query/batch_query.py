@@ -1,7 +1,6 @@
 """Plans a batch query: the start and end offset of each partition, fixed when the read is planned.
 
-A batch query is no member of a group. With ``startingOffsets=committed`` it reads the group's committed offsets, and
-commits nothing.
+A batch query is no member of a group: with ``startingOffsets=committed`` it reads committed offsets, and commits none.
 
 Its filters only narrow the read: Spark evaluates them on every row that arrives.
 """

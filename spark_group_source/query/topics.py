@@ -1,6 +1,4 @@
-"""Topics and partitions of a query: whether they exist at its start, were deleted, or were recreated under another
-topic id.
-"""
+"""Topics and partitions of a query: whether they exist at its start, were deleted, or have another topic id now."""
 
 from __future__ import annotations
 

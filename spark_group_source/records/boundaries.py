@@ -22,7 +22,8 @@ Longs = npt.NDArray[np.int64]
 Memory = bytes | bytearray | memoryview
 
 _CONTINUATION_BIT = 0x80
-_MAX_SIZE = 10
+MAX_VARINT_SIZE = 10
+"""Bytes of the longest varint: so many a scan may read after its limit."""
 _SIZE_BITS, _SIZE_MASK = 2, 3
 
 
@@ -68,7 +69,7 @@ def _decode_longer(memory: Bytes, starts: Longs, first_two: npt.NDArray[np.uint1
     """Decodes varints of at least three bytes."""
     raw = (first_two & 0x7F | (first_two & 0x7F00) >> 1).astype(np.uint64)
     after, rows = starts + 2, np.arange(len(starts))
-    for index in range(2, _MAX_SIZE):
+    for index in range(2, MAX_VARINT_SIZE):
         byte = memory.take(after[rows], mode="clip").astype(np.uint64)
         raw[rows] |= (byte & 0x7F) << np.uint64(7 * index)
         after[rows] += 1
@@ -84,15 +85,18 @@ def decode_varint(memory: Sequence[int], start: int) -> tuple[int, int]:
     Raises:
         IndexError: it extends beyond ``memory``, or beyond ten bytes.
     """
-    raw, after = decode_unsigned(memory, start, _MAX_SIZE)
+    raw, after = decode_unsigned(memory, start, MAX_VARINT_SIZE)
     return (raw >> 1) ^ -(raw & 1), after
 
 
 MIN_RECORD_SIZE = 7
 """Bytes of the smallest record: a length, attributes, two deltas, two lengths and a count, of one byte each."""
-MAX_VARINT_SIZE = 10
-"""Bytes that a scan may read after its limit."""
 
+# CPU time in ns a record (jobs/benchmark/decode.py) with other values of
+# _MAX_SEQUENTIAL_LANES (8 / 32 / 128 / 256): 100 B in 16 kB 63 / 63 / 64 / 157, skewed sizes 300 / 281 / 278 / 281
+# _MIN_RECORDS_OF_BLOCK (0 / 25 / 100 / all): 8.3 kB 2175 / 1569 / 1568 / 1579, 100 B and 10 kB 133 / 135 / 127 / 198
+# _MAX_SPLIT_RECORD_SIZE (0 / 400 / 1200): 100 B in 1 MB 151 / 73 / 73, 20 to 2000 B 251 / 255 / 299
+# _LANES_PER_SQRT (0.5 / 1.3 / 3): 100 B in 256 kB 79 / 72 / 71, 1 B in 1 MB 72 / 62 / 67
 _BLOCK_STEPS = 16
 """Steps between two checks for lanes that ended."""
 _MAX_SEQUENTIAL_LANES = 32
@@ -116,8 +120,7 @@ _STEPS = np.where(
     np.where(_SECOND < _CONTINUATION_BIT, 2 + ((_FIRST & 0x7F) >> 1) + (_SECOND << 6), 0),
 )
 _STEPS[(_FIRST & 1 == 1) | (MIN_RECORD_SIZE + (_FIRST >= _CONTINUATION_BIT) > _STEPS)] = 0
-# For the plain loop, by the first byte alone: a list for two bytes would not stay in the CPU's cache. The second byte
-# adds to it.
+# For the plain loop, by the first byte: a list for two would not stay in the CPU's cache. The second byte adds to it.
 _HALF = np.arange(256) >> 1
 _STEPS_OF_FIRST: list[int] = np.where(
     _HALF < _CONTINUATION_BIT // 2, _STEPS[:256], 2 + _HALF - _CONTINUATION_BIT // 2

@@ -1,6 +1,4 @@
-"""The cluster as one thread sees it: its brokers, topics and leaders, its connections, and requests that any broker
-can answer.
-"""
+"""The cluster as one thread sees it: brokers, topics and leaders, connections, and requests that any broker answers."""
 
 from __future__ import annotations
 
