@@ -59,7 +59,7 @@ def test_assigned_partitions_are_read_and_committed_by_an_available_now_run(
     options |= {"assign": f'{{"{topic}": [1]}}', "startingOffsets": "earliest"}
     frame = spark.readStream.format("kafka-group").options(**options).load()
     assert read(frame, availableNow=True).to_end().places == [(1, offset) for offset in range(5)]
-    assert kafka.committed(group, topic) == {(topic, 1): 5}
+    eventually(lambda: kafka.committed(group, topic) == {(topic, 1): 5})
     assert kafka.group_state(group) in ("Empty", "Dead")
 
 
