@@ -130,9 +130,9 @@ class Network:
         self.heard: dict[str, float] = {}
         """When a process last sent the group a sign of life that was answered."""
         self.joins: dict[str, float] = {}
+        """When a process last sent a join."""
         self.unanswered: dict[str, float] = {}
         """When a broker last dropped a join of each process for an older one that arrived later, as Kafka does."""
-        """When a process last sent a join."""
         self.members: set[str] = set()
         """Processes that have been members."""
         self.server = Process("brokers")

@@ -84,7 +84,7 @@ class Partition:
     """The member that committed last."""
     moved_at: float = -1.0
     """When an operator last moved it."""
-    fell: tuple[str, float] = "", -1.0
+    fell: tuple[str, float] | None = None
     """The query whose late commit moved it back, and when, until the next commit."""
     moved_to: set[int] = field(default_factory=set)
     """Where operators' commits were since the last one of a member. Nobody can tell one of them from its repetition."""
@@ -312,6 +312,10 @@ class Truth:
         for ends in (*self.ends_at_birth.values(), *self.targets.values(), *self.latest_targets.values()):
             if key in ends:
                 ends[key] = min(ends[key], end)
+
+    def _lowest_cut(self, key: Key) -> int:
+        """From which offset on unclean elections have ever removed records."""
+        return self.cuts.get(key[1:], (0.0, LAST, LAST))[1]
 
     def _of_all_groups(self, topic: str, partition: int) -> list[Partition]:
         now = _text(self.kafka.ids[topic]), partition
@@ -630,7 +634,7 @@ class Truth:
                 self.given_up.setdefault((query.name, key), (read.start, read.end))
             end = LAST
             if read.topic in self.kafka.logs and self._cut_unseen(at, read.topic, read.partition, read.epoch):
-                end = self.cuts.get(key[1:], (0.0, LAST, LAST))[1]  # what was removed since must not be committed
+                end = self._lowest_cut(key)  # what was removed since must not be committed
             if open_.lost:
                 at.repeatable |= offsets
                 continue
@@ -700,11 +704,7 @@ class Truth:
         life = query.life
         if any(query.client in each.client_id for each in self.kafka.group(group).members.values()):
             query.killed_at = self.run.now  # its member stays, as that of a killed one
-        for key, at in self.partitions.items():
-            quiet = max([self.outage_ends, *(when for when, _ in self.faults[-1:])]) <= at.fell[1] <= began
-            quiet &= self._owns(query, key) and not self.rebalancing(group) and self.hesitates_until < at.fell[1]
-            if at.fell[0] == query.name and quiet:
-                raise Broken(f"I2: {query.name} has ended after a late commit of {at.committed} of {key[2]}")
+        self._check_late_commits(query, group, began)
         named = life is not None and (life.process.name in self.heard or "kafka.group.protocol" in query.options)
         if not self.calm or life is None or life.process.held_until > began or not named:
             return
@@ -727,6 +727,15 @@ class Truth:
             now &= self.overdue.get(query.name, -1.0) < self.open[query.name].planned_at  # or it is given up
             if pending and owned and now and not suffered and told and not self.open[query.name].lost:
                 raise Broken(f"I2: {query.name} has ended without a commit of {_span(sorted(pending))} of {key[2]}")
+
+    def _check_late_commits(self, query: Query, group: str, began: float) -> None:
+        """I2: a query that ends in order repairs what a late commit of its own has moved back, if that is all."""
+        troubled = max([self.outage_ends, *(when for when, _ in self.faults[-1:])])
+        for key, at in self.partitions.items():
+            name, fell_at = at.fell or ("", math.inf)
+            quiet = troubled <= fell_at <= began and self.hesitates_until < fell_at
+            if name == query.name and quiet and self._owns(query, key) and not self.rebalancing(group):
+                raise Broken(f"I2: {query.name} has ended after a late commit of {at.committed} of {key[2]}")
 
     def lost_data(self, query: Query, error: Exception) -> None:
         """A query ended because records are lost: only if they are."""
@@ -870,14 +879,14 @@ class Truth:
         hesitated = self.hesitates_until > self.run.now - SOON  # before it sent an earlier one
         if at.by == member and fallen and self.calm and not hesitated:
             raise Broken(f"I4: {process.name} commits {offset} of {topic}-{number} after {at.committed}")
-        removed = self.cuts.get(key[1:], (0.0, LAST, LAST))[1]
-        at.repeatable = (at.repeatable | fallen) - set(range(min(offset, removed)))  # again only for a new reason
+        settled = min(offset, self._lowest_cut(key))
+        at.repeatable = (at.repeatable | fallen) - set(range(settled))  # again only for a new reason
         # A commit without room for its tag cannot be told from an operator's, so nothing repairs what it moves back.
         at.beyond_repair = offset < (at.committed or 0) and not part.committed_metadata
         if offset < (at.committed or 0):
             self.moved_at = self.run.now
-        late = at.by == member and bool(part.committed_metadata) and at.cut_at < 0 and bool(fallen)
-        at.fell = (query.name, self.run.now) if late else ("", -1.0)
+        late = fallen and at.by == member and part.committed_metadata and at.cut_at < 0
+        at.fell = (query.name, self.run.now) if late else None
         at.started, at.committed, at.by, at.reset_by = True, offset, member, ""
         if offset in at.moved_to and part.committed_metadata:  # it follows the move
             for name in at.ignorable.keys() - {query.name}:
@@ -902,9 +911,9 @@ class Truth:
             recent = [what for when, what in self.faults[-2:] if when >= since]
             over = max(self.outage_ends, self.recreated_at, self.leaderless.get((topic, number), 0.0))
             untroubled = self.calm and over < at.owned_since and len(recent) < 2
-            # Two lookups of a start need more time than a short revocation has.
-            lookups = ("ListOffsets", "OffsetFetch") if self._revocation_timeout(at.owner) > WINDOW else ()
-            retried = "OffsetCommit", *lookups
+            retried = ["OffsetCommit"]
+            if self._revocation_timeout(at.owner) > WINDOW:  # a shorter one has no time for two lookups of a start
+                retried += "ListOffsets", "OffsetFetch"
             untroubled &= all(any(api in what for api in retried) for what in recent)
             untroubled &= self.hesitates_until < at.owned_since
             if at.owner and not at.started and untroubled and self._left_in_order(group, at):
@@ -912,6 +921,7 @@ class Truth:
             at.owner, at.owned_since = member, self.run.now
 
     def _revocation_timeout(self, member: str) -> float:
+        """How long a revocation of this member waits, in seconds."""
         client = self._clients.get(member, "")
         return min((each.revocation_timeout for each in self.queries.values() if each.client in client), default=0.0)
 
@@ -1079,7 +1089,7 @@ class Truth:
 
     @property
     def beyond_repair(self) -> bool:
-        """Whether a commit stays behind, and a run waits for it."""
+        """Whether a commit may stay behind until the next one: a run waits for it."""
         return any(at.beyond_repair for at in self.partitions.values())
 
     def rebalancing(self, group: str) -> bool:
