@@ -1,22 +1,4 @@
-"""Every error this package raises, in one tree.
-
-    GroupSourceError
-    ├── OptionError            a source option is missing, unknown or has a bad value
-    ├── CheckpointError        the query's checkpoint is of another source, release or group
-    ├── CannotMigrate          the position of a query with ``format("kafka")`` cannot be taken from its checkpoint
-    ├── RetriableError         a retry may succeed
-    │   ├── BrokerUnavailable  no broker could be reached, or a connection broke
-    │   └── DeadlineExceeded   an operation took longer than its timeout
-    ├── AuthenticationFailed   a broker or an identity provider rejected the client, or the client its certificate
-    ├── BrokerError            a broker responded with an error code
-    │   ├── TopicError         a topic does not exist, or the client may not read it
-    │   └── GroupError         the group coordinator rejects this member permanently
-    ├── CommitFailed           offsets could not be committed, and ``onCommitFailure`` is ``fail``
-    ├── ProtocolError          a broker response violates the protocol
-    ├── DataLoss               Kafka no longer has records that the query needs
-    └── RecordsError           a record batch cannot be decoded
-        ├── CorruptRecords     it is damaged (CRC, lengths, counts)
-        └── UnsupportedRecords it has an unsupported format or codec
+"""Every error this package raises: one tree under :class:`GroupSourceError`.
 
 Each error has a stable ``code``, the cause with its values, and the next action. Its text ends with the command that
 prints the section of its code in ``docs/messages.md``.

@@ -133,8 +133,12 @@ class CoordinatorClient:
 
     def connect(self, deadline: Deadline) -> RequestFailed | None:
         """Connects to the coordinator, so that :meth:`supports` knows its versions; ``None`` if that succeeded."""
+        quick = deadline.at_most(self._cluster.options.request_timeout)
+        return self._failure_of(lambda: self._connect(quick))
+
+    def _failure_of(self, attempt: Callable[[], object]) -> RequestFailed | None:
         try:
-            self._connect(deadline.at_most(self._cluster.options.request_timeout))
+            attempt()
         except CALL_ERRORS as error:
             return self._failed(error)
         return None
@@ -173,11 +177,7 @@ class CoordinatorClient:
         Raises:
             Interrupted: the deadline's wakeup was set.
         """
-        try:
-            self._find(deadline)
-        except CALL_ERRORS as error:
-            return self._failed(error)
-        return None
+        return self._failure_of(lambda: self._find(deadline))
 
     def _failed(self, error: GroupSourceError) -> RequestFailed:
         if isinstance(error, (GroupError, AuthenticationFailed)):

@@ -83,6 +83,8 @@ class Committer:
         self._count_timer = RetryTimer(options.commit_retry_interval, retry_timer.clock)
         self._group_id = options.group.group_id
         self._one_commit = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
         self._failures_in_a_row = 0
         self._trimmed = 0
         self._metadata_fields = metadata_fields
@@ -112,6 +114,30 @@ class Committer:
         finally:
             self._one_commit.release()
             self._member.commits_changed()
+
+    def begin(self, me: Membership, clients: KafkaClients) -> None:
+        """As :meth:`commit`, but on a thread of its own, which alone uses ``clients``: Spark continues meanwhile. First
+        waits for the commit before, as :meth:`wait` does. Caller: the query."""
+        self.wait()
+        self._thread = threading.Thread(target=self._run, args=(me, clients), name="commit", daemon=True)
+        self._thread.start()
+
+    def _run(self, me: Membership, clients: KafkaClients) -> None:
+        try:
+            self.commit(me, clients)
+        except Exception as error:  # of any kind: otherwise only this thread would end
+            self._error = error
+
+    def ended(self, within: float | None = 0.0) -> bool:
+        """Whether a commit that was begun ends within so many seconds. Caller: the query."""
+        if self._thread is not None:
+            self._thread.join(within)
+        return self._thread is None or not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Waits until a commit that was begun has ended, and raises its error. Caller: the query."""
+        if self.ended(within=None) and self._error is not None:
+            raise self._error
 
     def _commit_pending(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
         sent = self._tracker.pending(me)

@@ -144,6 +144,7 @@ class Driver:
         self._settings = settings = replace(options.group, wire=wire, coordinator=CurrentCoordinator())
         timings = Timings()
         self._clients = KafkaClients.connect(settings, timings)
+        self._commit_clients = KafkaClients.connect(settings, timings)
         member_clients = KafkaClients.connect(settings, timings)
         metadata_fields = {"application": application_id, "client": wire.client_id}
         self._tracker = OffsetTracker(clock)
@@ -223,7 +224,10 @@ class Driver:
         self.complete(start)
         me = self._member.snapshot()
         self._query_log.membership(me, self._member.time_since_heartbeat, self._member.rebalanced_at)
-        return self._planner.plan(start, BatchLimits(max_offsets, max_bytes))
+        end = self._planner.plan(start, BatchLimits(max_offsets, max_bytes))
+        if end is start:  # 2: an idle stream shows lag 0
+            self._assigned_partitions.committer.wait()
+        return end
 
     def end_offsets(self) -> Offsets:
         """The end offsets of the logs, as of the last lookup."""
@@ -241,7 +245,7 @@ class Driver:
             self._query_log.warn_if_slow(seconds)
             self.counters.batches += 1
             self.counters.offsets += sum(read.size for read in end.reads())
-            self._assigned_partitions.committer.commit(self._member.snapshot(), self._clients)
+            self._assigned_partitions.committer.begin(self._member.snapshot(), self._commit_clients)
 
     def leave(self) -> None:
         """Leaves the group and does nothing else. Caller: any thread."""
@@ -257,4 +261,6 @@ class Driver:
         finally:
             self._member.close()
             self._clients.cluster.close()
+            if self._assigned_partitions.committer.ended(within=1.0):  # or its thread still waits for the socket
+                self._commit_clients.cluster.close()
             self._query_log.end()

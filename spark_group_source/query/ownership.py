@@ -106,11 +106,12 @@ class AssignedPartitions:
         It also looks whether a late commit has moved the group back. The delay grows while unresolved start positions
         block other partitions. Caller: both threads, the query with its ``clients``; one at a time retries.
         """
+        in_progress = clients is not None and not self.committer.ended()
         clients = clients or self._member_clients
         if me.phase is Phase.REVOKING and deadline is not None:
             deadline = deadline.at_most(me.revoke_by - self._clock())
         self._renew_if_due()
-        if not self._to_retry(me) or not self._retry_timer.try_acquire():
+        if not self._to_retry(me, in_progress) or not self._retry_timer.try_acquire():
             return
         self.verify(me, clients, deadline)
         unresolved = self._unresolved(me)
@@ -120,8 +121,9 @@ class AssignedPartitions:
             self.committer.commit(me, clients, deadline)
             self._retry_timer.restart()
 
-    def _to_retry(self, me: Membership) -> bool:
-        return bool(self._unresolved(me) or self.tracker.pending(me) or self.tracker.unsettled(me))
+    def _to_retry(self, me: Membership, in_progress: bool = False) -> bool:
+        pending = not in_progress and self.tracker.pending(me)  # planning continues during a commit
+        return bool(self._unresolved(me) or pending or self.tracker.unsettled(me))
 
     def _unresolved(self, me: Membership) -> Partitions:
         """Of those that are revoked, only the ones for which the revocation waits: it has a deadline."""

@@ -104,6 +104,7 @@ class BatchPlanner:
     def plan(self, start: BatchOffset, limits: BatchLimits) -> BatchOffset:
         """The end of the batch after ``start``, within the limits; ``start`` itself if there is nothing to read."""
         if self._target is not None:
+            self._assigned_partitions.committer.wait()  # the group's commits end the run
             return self._plan_to_target(self._target, start, limits)
         me = self._retry_pending()
         return start if self._waits_for_interval() else self._plan(start, limits, me)

@@ -284,12 +284,10 @@ def read_token(
     Raises:
         UnusableAnswer: it holds no token that is valid for a while.
     """
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        raise UnusableAnswer("answered with a text that is not JSON") from None
-    # Kafka's Java client accepts an id token in place of an access token, too.
-    found = [fields.get(key) for key in ("access_token", "id_token")] if isinstance(fields, dict) else []
+    fields = _json_object(body)
+    if fields is None:
+        raise UnusableAnswer("answered with a text that is not a JSON object")
+    found = [fields.get(key) for key in ("access_token", "id_token")]  # the second as Kafka's Java client does
     text = next((each.strip() for each in found if isinstance(each, str) and each.strip()), None)
     if text is None:
         raise UnusableAnswer("answered without an access_token")
@@ -307,26 +305,28 @@ def read_token(
     return IssuedToken(text, lifetime, _holder(claims or {}, subject_claim, scope_claim))
 
 
+def _json_object(text: bytes) -> dict[str, Any] | None:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
 def token_claims(text: str) -> Mapping[str, Any] | None:
     """Returns the claims of a JWT without a check of its signature, or ``None`` for another token."""
     parts = text.split(".")
     if len(parts) != 3:
         return None
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, RecursionError):
+        return _json_object(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except ValueError:
         return None
-    return claims if isinstance(claims, dict) else None
 
 
 def read_error(body: bytes) -> tuple[str, str]:
     """Returns the error and its description as RFC 6749 or Okta names them; empty texts without them."""
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict):
-        return "", ""
+    fields = _json_object(body) or {}
     error = fields.get("error") or fields.get("errorCode") or ""
     description = fields.get("error_description") or fields.get("errorSummary") or ""
     return str(error), str(description)

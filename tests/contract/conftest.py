@@ -167,6 +167,12 @@ class Query:
         assert self.running is not None, "no batch is running"
         self.end, self.running = self.running, None
 
+    def complete(self) -> None:
+        """Completes the running batch as its report does, and waits for the answer to its commit."""
+        self.finish()
+        self.driver.complete(self.end)
+        self.driver._assigned_partitions.committer.wait()
+
     def run_batch(self) -> None:
         self.begin()
         self.finish()

@@ -75,7 +75,7 @@ def test_a_batch_is_committed_when_it_is_completed_and_not_before(bench: Bench) 
     query.finish()
     bench.produce(5)
     assert spans(query.begin()) == {0: (5, 10)}, "the next batch is planned: so Spark has completed the last one"
-    assert bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}
+    eventually(lambda: bench.committed() == {0: 5, 1: 5, 2: 5, 3: 5}, "the commit")
     query.finish()
     assert not query.poll()
     assert bench.committed() == {0: 10, 1: 5, 2: 5, 3: 5}
@@ -85,7 +85,7 @@ def test_sparks_commit_also_commits_a_batch(bench: Bench) -> None:
     query = bench.start_batch(5)
     assert query.running is not None
     query.driver.complete(query.running)
-    assert bench.committed()[0] == 5
+    eventually(lambda: bench.committed()[0] == 5, "the commit")
 
 
 def test_an_idle_query_shows_no_lag(bench: Bench) -> None:

@@ -45,7 +45,7 @@ def test_a_member_fenced_by_its_commit_plans_nothing_before_the_next_join(
     member_id, joins, may_join = query.me.member_id, on_fake.request_count("JoinGroup"), threading.Event()
     on_fake.next("OffsetCommit", Fault(error=error_code))
     on_fake.next("JoinGroup", Fault(hold=may_join))
-    query.finish()
+    query.complete()
 
     def joins_again() -> bool:
         assert not query.poll(), "planned before the member has joined again"

@@ -281,7 +281,7 @@ def test_read_permission_on_topic_and_group_is_enough(secured: Secured, topic: s
     secured.grant("READ", "GROUP", group)
     query = start(secured.scram(BOB))
     query.complete(query.plan_batch(BatchOffset(), None))
-    assert secured.kafka.committed(group, topic) == {(topic, 0): 1, (topic, 1): 1}
+    eventually(lambda: secured.kafka.committed(group, topic) == {(topic, 0): 1, (topic, 1): 1}, LONG)
     query.close()
     assert group not in secured.kafka.active_groups()
 
@@ -306,7 +306,7 @@ def test_a_group_with_a_topic_that_the_principal_may_not_describe_hides_its_memb
         query.complete(batch)
         described = probe.describe()
         assert (described.protocol, described.members, described.members_hidden) == ("consumer", (), True)
-        assert sum(each.lag for each in probe.sample().partitions()) == 0
+        eventually(lambda: sum(each.lag for each in probe.sample().partitions()) == 0)
         check_report(bob, tmp_path / "report.html")
         with pytest.raises(GroupError, match=r"has members, whose topics this principal may not describe"):
             begin_assigned(assign=f'{{"{topic}": [0]}}')

@@ -361,8 +361,9 @@ class Truth:
             self.resets[query.name] = {self.key(group, *tp) for tp in self.ends() if self.subscribed(query, *tp)}
             if logged.resets:
                 self.first_assigned[query.name] = {self.key(group, *tp) for tp in logged.resets}
-        else:
-            self.resets.pop(query.name, None)  # all are logged
+        else:  # all are logged, and those whose commit has never arrived move others back now
+            for key in self.resets.pop(query.name, set()) & self.first_assigned.get(query.name, set()):
+                self.at(key).repeatable |= set(range(LAST))
         if available_now:
             # A broker that lags may tell the run of a topic's former life.
             lagging = [view.topics for view in self.kafka._frozen.values()]
@@ -454,8 +455,10 @@ class Truth:
                 self._check_session(query)
                 beyond = read.end > self.kafka.logs[read.topic][read.partition].end
                 elected = read.epoch < self.kafka.logs[read.topic][read.partition].epoch
-                # After its end was looked up, or just now.
-                recently = self.at(key).cut_at > self.run.now - SOON / 2 or (elected and self.at(key).cut_at < 0)
+                # After its end was looked up, for which it needs a leader, or just now.
+                cut_at = self.at(key).cut_at
+                cut_at = cut_at if cut_at < 0 else max(cut_at, self.leaderless.get((read.topic, read.partition), 0.0))
+                recently = cut_at > self.run.now - SOON / 2 or (elected and cut_at < 0)
                 if (
                     beyond
                     and not recently

@@ -282,7 +282,8 @@ def test_a_query_with_javas_options_reads_commits_and_keeps_its_membership_while
         driver.complete(driver.plan_batch(BatchOffset(), None))
         eventually(lambda: len(msk.accepted) > 6)
         assert msk.group("g").classic.members
-        assert {key: offset for key, (offset, _) in msk.group("g").offsets.items()} == {("t", 0): 2, ("t", 1): 2}
+        committed = {("t", 0): 2, ("t", 1): 2}
+        eventually(lambda: {key: offset for key, (offset, _) in msk.group("g").offsets.items()} == committed)
         assert set(msk.accepted) == {ACCESS_KEY}
         counters = driver._assigned_partitions.counters
         assert (counters.rebalances, counters.lost) == (1, 0)
