@@ -30,20 +30,13 @@ def parse_numbers(text: str, number_of: Callable[[Any], int], expected: str) -> 
     Raises:
         ValueError: the text is not such JSON.
     """
-    numbers, _ = _parse(text, number_of, expected, None)
-    return numbers
+    return parse_numbers_and_others(text, number_of, expected)[0]
 
 
 def parse_numbers_and_others(
-    text: str, number_of: Callable[[Any], int], expected: str, others_of: Callable[[Any], int]
+    text: str, number_of: Callable[[Any], int], expected: str, others_of: Callable[[Any], int] | None = None
 ) -> tuple[dict[TopicPartition, int], int | None]:
     """As :func:`parse_numbers`, and the number of :data:`OTHERS` if the JSON has one, by ``others_of``."""
-    return _parse(text, number_of, expected, others_of)
-
-
-def _parse(
-    text: str, number_of: Callable[[Any], int], expected: str, others_of: Callable[[Any], int] | None
-) -> tuple[dict[TopicPartition, int], int | None]:
     numbers: dict[TopicPartition, int] = {}
     others = None
     if not text.lstrip().startswith(("{", "[")):

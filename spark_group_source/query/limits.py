@@ -29,23 +29,16 @@ def admit(positions: Offsets, end_offsets: Offsets, max_offsets: int | None) -> 
         max_offsets: maximum number of offsets, a soft limit as in Spark's source; ``None`` for all available.
     """
     # Backlogs are numbers of offsets, not of bytes.
-    backlogs = {tp: end_offsets.get(tp, position) - position for tp, position in positions.items()}
-    total = total_backlog(positions, end_offsets)
-    if max_offsets is None or total <= max_offsets:
-        return {tp: position + max(0, backlogs[tp]) for tp, position in positions.items()}
-    return {tp: position + _portion(backlogs[tp], total, max_offsets) for tp, position in positions.items()}
+    backlogs = {tp: max(0, end_offsets.get(tp, position) - position) for tp, position in positions.items()}
+    total = sum(backlogs.values())
+    if max_offsets is not None and total > max_offsets:
+        backlogs = {tp: min(each, max(1, max_offsets * each // total)) for tp, each in backlogs.items()}
+    return {tp: position + backlogs[tp] for tp, position in positions.items()}
 
 
 def total_backlog(positions: Offsets, end_offsets: Offsets) -> int:
     """The number of offsets between ``positions`` and ``end_offsets``, over all readable partitions."""
     return sum(max(0, end_offsets.get(tp, position) - position) for tp, position in positions.items())
-
-
-def _portion(backlog: int, total: int, max_offsets: int) -> int:
-    """The offsets that one partition gets of the limit."""
-    if backlog <= 0:
-        return 0
-    return min(backlog, max(1, max_offsets * backlog // total))
 
 
 LOOKUP_TIMEOUT = 2.0

@@ -983,7 +983,8 @@ class Truth:
                 self._must_not_last(query, what, bool(pending and open_.told and not joins), retried)
                 no_commit = (topic, number) not in state.offsets and self.kafka.logs[topic][number].leader is not None
                 no_commit &= not (self.at(key).started or self.rebalancing(group))
-                self._must_not_last(query, f"I5: {place} has an owner, and no commit", no_commit, retried)
+                # A lookup without an answer is sent again after four times as long as it took.
+                self._must_not_last(query, f"I5: {place} has an owner, and no commit", no_commit, retried + SOON)
             if "assign" in query.options or life.stopping.is_set():
                 continue
             mine = [each for each in state.members.values() if query.client in each.client_id]
