@@ -136,7 +136,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("startingOffsetsCallback", "starting_offsets_callback", importable_function,
            "Function that may change start positions, as module:function.", stream_only=True),
     Option("offsetCommit.timeoutMs", "commit_timeout", milliseconds,
-           "How long a micro-batch waits for a commit, in ms.", stream_only=True),
+           "How long a commit may take, in ms.", stream_only=True),
     Option("offsetCommit.numRetries", "commit_retries", retry_count,
            "Maximum number of retries of a commit before onCommitFailure=fail ends the query.", stream_only=True),
     Option("offsetCommit.retryIntervalMs", "commit_retry_interval", milliseconds,

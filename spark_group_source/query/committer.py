@@ -119,8 +119,13 @@ class Committer:
         """As :meth:`commit`, but on a thread of its own, which alone uses ``clients``: Spark continues meanwhile. First
         waits for the commit before, as :meth:`wait` does. Caller: the query."""
         self.wait()
-        self._thread = threading.Thread(target=self._run, args=(me, clients), name="commit", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(me, clients), name="commit", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the limit of threads is reached
+            self._run(me, clients)
+        else:
+            self._thread = thread
 
     def _run(self, me: Membership, clients: KafkaClients) -> None:
         try:

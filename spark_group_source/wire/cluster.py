@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -204,7 +205,8 @@ class Connections:
             limit = deadline.at_most(self._reconnect_backoff.connect_timeout(address))
             opened = Connection.open(host, port, self._options, limit, broker_id)
         except AuthenticationFailed as error:
-            retriable = self._rejections.as_retriable(error, self._responded_at())
+            responded = [each.responded_at for each in self._all() if each.responded_at is not None]
+            retriable = self._rejections.as_retriable(error, max(responded, default=None))
             self._reconnect_backoff.record_failure(address, retriable)
             raise retriable from error
         except RetriableError as error:
@@ -213,10 +215,6 @@ class Connections:
         self._reconnect_backoff.record_success(address)
         self._rejections.record_success()
         return opened
-
-    def _responded_at(self) -> float | None:
-        """Returns when any broker last responded."""
-        return max((each.responded_at for each in self._all() if each.responded_at is not None), default=None)
 
     def _all(self) -> list[Connection]:
         return [*self._by_purpose.values(), *filter(None, [self._bootstrap])]
@@ -404,17 +402,11 @@ class Cluster:
 
     def _candidates(self) -> list[Callable[[Deadline], Connection]]:
         """Returns functions that connect: to connected brokers first, then known brokers, then bootstrap servers."""
-
-        def to_known(broker_id: int) -> Callable[[Deadline], Connection]:
-            return lambda deadline: self.connection(broker_id, deadline)
-
-        def to_bootstrap(host: str, port: int) -> Callable[[Deadline], Connection]:
-            return lambda deadline: self._connections.to_bootstrap(host, port, deadline)
-
         known = sorted(self._brokers, key=lambda broker_id: (not self.is_connected(broker_id), random.random()))
         addresses = {(broker.host, broker.port) for broker in self._brokers.values()}
         rest = [server for server in self.options.bootstrap_servers if server not in addresses]
-        return [to_known(broker_id) for broker_id in known] + [to_bootstrap(*server) for server in rest]
+        to_known = [partial(self.connection, broker_id) for broker_id in known]
+        return [*to_known, *(partial(self._connections.to_bootstrap, *server) for server in rest)]
 
     def _backoff(self) -> Backoff:
         return Backoff(self.options.retry_backoff, self.options.retry_backoff_max)

@@ -532,7 +532,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M53",
         10,
         "a partition with a small part of the backlog is never read while others grow, or all if there are many",
-        (("query/limits.py", "max(1, max_offsets * backlog // total)", "max_offsets * backlog // total"),),
+        (("query/limits.py", "max(1, max_offsets * each // total)", "max_offsets * each // total"),),
     ),
     Mutant(
         "M54",
