@@ -122,10 +122,9 @@ class Committer:
         thread = threading.Thread(target=self._run, args=(me, clients), name="commit", daemon=True)
         try:
             thread.start()
+            self._thread = thread
         except RuntimeError:  # the limit of threads is reached
             self._run(me, clients)
-        else:
-            self._thread = thread
 
     def _run(self, me: Membership, clients: KafkaClients) -> None:
         try:

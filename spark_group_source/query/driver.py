@@ -253,14 +253,16 @@ class Driver:
 
     def close(self) -> None:
         """Tries pending commits a last time, leaves the group and closes all connections."""
+        committer = self._assigned_partitions.committer
+        committer.ended(within=self._options.commit_timeout)  # if it fails, what it sent is committed again below
         try:
             self._assigned_partitions.verify(self._member.snapshot(), self._clients)
-            self._assigned_partitions.committer.commit(self._member.snapshot(), self._clients)
+            committer.commit(self._member.snapshot(), self._clients)
         except GroupSourceError as error:
             log.debug("group %s: no last commit, because the query has failed: %s", self._settings.group_id, error)
         finally:
             self._member.close()
             self._clients.cluster.close()
-            if self._assigned_partitions.committer.ended(within=1.0):  # or its thread still waits for the socket
+            if committer.ended():  # or its thread still waits for the socket
                 self._commit_clients.cluster.close()
             self._query_log.end()

@@ -424,6 +424,8 @@ class OffsetTracker:
         self._given_up.pop(tp, None)
         if start.lineage is None and committed is not None:
             self._replaced[tp] = lineage, committed
+        elif committed is not None:  # another commit has followed it: the same one again is a decision of its own
+            self._replaced.pop(tp, None)
 
     def _begin_lineage(self, at: float) -> int:
         """A lineage that is later than all others this query has seen, also if the clocks of two machines differ."""
@@ -483,7 +485,7 @@ class OffsetTracker:
                 if owned is not None and owned.start is None:
                     self._owned[read.tp] = owned.unstarted(owned.lookups)
                 elif owned is not None and (owned.position, owned.lineage) == (read.start, read.lineage):  # 6
-                    owned.position = read.end
+                    owned.position, owned.epoch = read.end, max(read.epoch, owned.epoch)  # it may have started again
 
     def completed(self, end: BatchOffset) -> bool:
         """Spark has completed the batch that ends at ``end``, and logged it before; returns whether it was in flight.

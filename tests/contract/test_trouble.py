@@ -680,6 +680,27 @@ def test_the_end_of_a_query_commits_a_completed_batch_whose_commit_failed(on_fak
     assert on_fake.committed()[0] == 5
 
 
+def test_the_end_of_a_query_waits_for_the_answer_to_a_commit_and_sends_it_again(on_fake: Bench) -> None:
+    query = on_fake.start_batch(5, offsetCommit_retryIntervalMs="600000")
+    on_fake.next("OffsetCommit", Fault(error=14, delay=3.0))
+    query.finish()
+    query.driver.complete(query.end)
+    query.close()
+    assert on_fake.committed()[0] == 5
+
+
+def test_without_another_thread_the_query_commits_itself(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = on_fake.start_batch(5)
+
+    def start(thread: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_group_source.query.committer.threading.Thread.start", start)
+        query.complete()
+    assert on_fake.committed()[0] == 5
+
+
 def test_an_unexpected_error_on_the_members_thread_fails_the_query_with_that_error(
     on_fake: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,10 @@ class Partition:
     """The query whose late commit moved it back, and when, until the next commit."""
     moved_to: set[int] = field(default_factory=set)
     """Where operators' commits were since the last one of a member. Nobody can tell one of them from its repetition."""
+    moves: dict[int, float] = field(default_factory=dict)
+    """When operators last moved it to each offset."""
+    commits: dict[str, float] = field(default_factory=dict)
+    """When each query last committed it."""
     beyond_repair: bool = False
     """Whether a late commit moved the position back that had no room for its tag, or the commit was deleted."""
     owner: str = ""
@@ -259,6 +263,11 @@ class Truth:
                 at.done |= batch.offsets(key)
             at.done |= self.uncommitted.get(name, {}).get(key, set())
         self._may_be_ignored(key, offset)
+        for name in self.queries:  # until its own commit arrives, it takes this for the move at which it began
+            if at.commits.get(name, -1.0) < at.moves.get(offset, -1.0):
+                at.ignorable[name] = at.ignorable.get(name, set()) | (at.before - at.done)
+                at.done |= at.ignorable[name]
+        at.moves[offset] = self.run.now
         at.started, at.committed, at.by = True, offset, "operator"
         at.moved_to.add(offset)
         at.without_epoch = True
@@ -882,7 +891,8 @@ class Truth:
         hesitated = self.hesitates_until > self.run.now - SOON  # before it sent an earlier one
         if at.by == member and fallen and self.calm and not hesitated:
             raise Broken(f"I4: {process.name} commits {offset} of {topic}-{number} after {at.committed}")
-        settled = min(offset, self._lowest_cut(key))
+        # A former coordinator may still answer with the offset before.
+        settled = 0 if self.kafka.former_coordinators else min(offset, self._lowest_cut(key))
         at.repeatable = (at.repeatable | fallen) - set(range(settled))  # again only for a new reason
         # A commit without room for its tag cannot be told from an operator's, so nothing repairs what it moves back.
         at.beyond_repair = offset < (at.committed or 0) and not part.committed_metadata
@@ -891,6 +901,7 @@ class Truth:
         late = fallen and at.by == member and part.committed_metadata and at.cut_at < 0
         at.fell = (query.name, self.run.now) if late else None
         at.started, at.committed, at.by, at.reset_by = True, offset, member, ""
+        at.commits[query.name] = self.run.now
         if offset in at.moved_to and part.committed_metadata:  # it follows the move
             for name in at.ignorable.keys() - {query.name}:
                 at.done -= at.ignorable.pop(name) - set(range(self.kafka.logs[topic][number].start))

@@ -173,6 +173,8 @@ def test_a_partition_lost_or_started_elsewhere_while_its_batch_was_planned_keeps
     tracker = owning(7, ours(7))
     tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
     assert tracker._owned[A].position == 7
+    tracker.planned(BatchOffset.of([OffsetRange(*A, 7, 9, epoch=3)]))
+    assert (tracker._owned[A].position, tracker._owned[A].epoch) == (9, 3), "the leader's epoch when it was planned"
     remove(tracker)
     tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
     assert A not in tracker._owned

@@ -529,6 +529,18 @@ def test_what_a_reset_was_to_replace_is_no_later_decision_before_its_commit(worl
     assert world.commits[-1] == {A: 7 if committed else 4}
 
 
+def test_what_a_reset_was_to_replace_is_a_later_decision_after_another_commit(world: World) -> None:
+    world.offsets[A] = CommittedOffset(7)
+    world.commits_refused = FAILED
+    query = Query(world, resetOffsetsOnStart="true").assign(A).read({A: 4})
+    query.lose(A)
+    world.offsets[A] = CommittedOffset(5, commit_metadata({"lineage": 2 * round(time.time() * 1000)}))
+    assert query.assign(A).positions() == {A: 5}
+    query.lose(A)
+    world.offsets[A] = CommittedOffset(7)
+    assert query.assign(A).positions() == {A: 7}
+
+
 @pytest.mark.parametrize("me", [OWNER, replace(OWNER, member_id="")])
 def test_a_commit_that_meets_a_rebalance_is_no_failure_that_ends_the_query(world: World, me: Membership) -> None:
     query = Query(world, onCommitFailure="fail", **{"offsetCommit.numRetries": "0"}).assign().read({A: 6})
