@@ -52,6 +52,9 @@ SOON = 12.0
 QUIET = 30.0
 """Seconds after an outage in which members may still be expelled."""
 
+FENCED = {22, 25, 82, 110, 113}
+"""Errors of a commit by which a member learns that it is none, or has another epoch."""
+
 LAST = 2_000
 """An offset beyond all that a run reaches."""
 
@@ -187,6 +190,8 @@ class Truth:
         self.unaware: set[str] = set()
         """Queries whose members were removed, and have not joined again since."""
         self.aware_at: dict[str, float] = {}
+        self.fenced_at: dict[str, float] = {}
+        """When the coordinator last refused a commit of a query, as of no member."""
         self.heard: dict[str, float] = {}
         """When a process last sent the group a sign of life that was answered."""
         self.joins: dict[str, float] = {}
@@ -441,13 +446,16 @@ class Truth:
         lost_at = self.aware_at.get(query.name, LAST), self._session_end(query)
         lost = query.name in self.unaware or any(self._was_held(query, at) for at in lost_at)
         others = self._owned_by_others(query, ranges)
+        own = [self.at((query.options["kafka.group.id"], read.topic_id, read.partition)).owned_since for read in ranges]
+        lost |= any(self._was_held(query, since) for since in own)  # they came back meanwhile
         lost |= any(self._was_held(query, since) for since in others)
         # A generation has a static member whose join came too late; that learns of it with its next heartbeat.
         lost |= bool(others) and not self.calm and "kafka.group.instance.id" in query.options
         for read in ranges:
             group = query.options["kafka.group.id"]
             key = group, read.topic_id, read.partition
-            self.at(key).repeatable |= set(range(read.start, read.end)) if lost or replayed else set()
+            fenced = self.run.now - self.fenced_at.get(query.name, -QUIET) <= MAX_LATENCY  # its answer is on its way
+            self.at(key).repeatable |= set(range(read.start, read.end)) if lost or replayed or fenced else set()
             self.given_up.pop((query.name, key), None)
             if replayed or lost:
                 self.given_up[query.name, key] = read.start - replayed, read.end
@@ -837,7 +845,7 @@ class Truth:
         if rejoins or getattr(request, "member_epoch", 1) == 0:
             name = self.client_query[process.name].name
             expired = self.run.now - self.heard.get(process.name, LAST) > self.kafka.session_timeout
-            if name in self.unaware or expired:
+            if (name in self.unaware and self.run.now > self.expelled_at) or expired:  # not answered just before
                 self.unaware.discard(name)
                 self.aware_at[name] = self.run.now
         if api == "OffsetCommit":
@@ -861,10 +869,22 @@ class Truth:
                 text = f"{process.name} commits {part.committed_offset} of {name}-{part.partition_index}"
                 self.told(text if not answer.error_code else f"{text}: refused with {answer.error_code}")
                 at = self.at(self.key(query.options["kafka.group.id"], name, part.partition_index))
+                if answer.error_code in FENCED:
+                    self._fenced(query)
                 if query.life and query.life.process is process:
                     at.decided.setdefault(query.name, part.committed_offset)
                 if not answer.error_code:
                     self._accepted(query, process, request, name, part)
+
+    def _fenced(self, query: Query) -> None:
+        """The coordinator refuses a commit as of no member. Spark may already have the next batch."""
+        self.fenced_at[query.name] = self.run.now
+        batch = self.open[query.name]
+        if not self.calm:
+            self._may_be_repeated(query, batch.ranges)
+        for read in [] if batch.done else batch.ranges:
+            key = query.options["kafka.group.id"], read.topic_id, read.partition
+            self.at(key).repeatable |= set(range(read.start, read.end))
 
     def _accepted(self, query: Query, process: Process, request: Any, topic: str, part: Any) -> None:
         number, offset = part.partition_index, part.committed_offset
