@@ -376,8 +376,12 @@ class Truth:
             if logged.resets:
                 self.first_assigned[query.name] = {self.key(group, *tp) for tp in logged.resets}
         else:  # all are logged, and those whose commit has never arrived move others back now
-            for key in self.resets.pop(query.name, set()) & self.first_assigned.get(query.name, set()):
-                self.at(key).repeatable |= set(range(LAST))
+            resets = self.resets.pop(query.name, set()) & self.first_assigned.get(query.name, set())
+            for read in logged.ranges.values():
+                key = query.options["kafka.group.id"], read.topic_id, read.partition
+                if key in resets:
+                    self.at(key).repeatable |= set(range(LAST))
+                    self.at(key).done |= set(range(read.start))
         if available_now:
             # A broker that lags may tell the run of a topic's former life.
             lagging = [view.topics for view in self.kafka._frozen.values()]
