@@ -133,8 +133,7 @@ class CoordinatorClient:
 
     def connect(self, deadline: Deadline) -> RequestFailed | None:
         """Connects to the coordinator, so that :meth:`supports` knows its versions; ``None`` if that succeeded."""
-        quick = deadline.at_most(self._cluster.options.request_timeout)
-        return self._failure_of(lambda: self._connect(quick))
+        return self._failure_of(lambda: self._connect(deadline.at_most(self._cluster.options.request_timeout)))
 
     def _failure_of(self, attempt: Callable[[], object]) -> RequestFailed | None:
         try:

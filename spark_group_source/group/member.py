@@ -156,7 +156,7 @@ class Member:
             return allowed
 
     def commits_changed(self) -> None:
-        """Commits succeeded, or became due: a revocation may wait for them. Caller: both threads."""
+        """Commits succeeded, or became due: a revocation may wait for them. Caller: any thread."""
         with self._changed:  # so that the last answer is the newest
             self._apply(AwaitedChanged(self._offsets.awaited()))
 
@@ -166,7 +166,7 @@ class Member:
         Returns the membership with which to commit again at once, ``None`` if there is none. The answer with the new
         epoch may be on its way: the query waits for it until the ``deadline``. If the membership still has the rejected
         generation, everything owned is lost. While a join is pending, the generation may have ended because all members
-        joined: the response to the join decides. Caller: both threads.
+        joined: the response to the join decides. Caller: any thread.
         """
         with self._changed:
             if failure.action is ErrorAction.STALE_EPOCH:

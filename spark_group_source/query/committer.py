@@ -59,7 +59,7 @@ class RetryTimer:
 
 
 class Committer:
-    """Commits the pending offsets of the tracker, for either thread, one commit at a time.
+    """Commits the pending offsets of the tracker, for any thread, one commit at a time.
 
     ``_one_commit`` is held during a commit: two at once could arrive in the wrong order and move offsets back. It also
     guards the number of failures in a row and how far the metadata is trimmed. The member hears of each commit, because
@@ -140,7 +140,8 @@ class Committer:
 
     def wait(self) -> None:
         """Waits until a commit that was begun has ended, and raises its error. Caller: the query."""
-        if self.ended(within=None) and self._error is not None:
+        self.ended(within=None)
+        if self._error is not None:
             raise self._error
 
     def _commit_pending(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:

@@ -11,7 +11,7 @@ batch is committed as its end. The life of an offset, from the assignment of its
               │ its start may be committed at once                 │ completed: Spark has finished it
               ▼                                                    ▼
           completed ◀──────────────────────────────────────────────┘         query's thread
-              │ pending, then confirmed: the coordinator has accepted it     either thread
+              │ pending, then confirmed: the coordinator has accepted it     any thread
               ▼
           committed
 
@@ -21,7 +21,7 @@ restart_topics and drop_other_topics, when its topic was recreated, to no positi
 **When may an offset be committed?** When Spark has completed the batch that ends there, or when the partition starts
 there, and only in the assignment, topic and lineage in which that happened: ``pending`` lists the commits.
 
-**By whom?** By the query's thread or the member's, through :class:`.committer.Committer`, one commit of a query at a
+**By whom?** By the query's threads or the member's, through :class:`.committer.Committer`, one commit of a query at a
 time. What stays pending is sent again every ``offsetCommit.retryIntervalMs``, also while a revocation waits for it.
 
 **What happens at a revocation?** The member waits until none of the partitions is in :meth:`OffsetTracker.awaited`, at

@@ -53,7 +53,8 @@ QUIET = 30.0
 """Seconds after an outage in which members may still be expelled."""
 
 FENCED = {22, 25, 82, 110, 113}
-"""Errors of a commit by which a member learns that it is none, or has another epoch."""
+"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH: by these a member
+learns from its commit that it is none, or has another epoch."""
 
 LAST = 2_000
 """An offset beyond all that a run reaches."""
@@ -446,19 +447,18 @@ class Truth:
         before = self.planned_ranges.setdefault((query.name, text), ranges)
         if sorted(before) != sorted(ranges):
             raise Broken(f"I1: {query.name} replays {_names(ranges)} instead of {_names(before)}")
-        self._check_removals({query.options["kafka.group.id"]})
+        group = query.options["kafka.group.id"]
+        self._check_removals({group})
         lost_at = self.aware_at.get(query.name, LAST), self._session_end(query)
         lost = query.name in self.unaware or any(self._was_held(query, at) for at in lost_at)
-        others = self._owned_by_others(query, ranges)
-        own = [self.at((query.options["kafka.group.id"], read.topic_id, read.partition)).owned_since for read in ranges]
-        lost |= any(self._was_held(query, since) for since in own)  # they came back meanwhile
-        lost |= any(self._was_held(query, since) for since in others)
+        keys = [(group, read.topic_id, read.partition) for read in ranges]
+        # Another query has them since then, or they came back.
+        lost |= any(self._was_held(query, self.at(key).owned_since) for key in keys)
         # A generation has a static member whose join came too late; that learns of it with its next heartbeat.
-        lost |= bool(others) and not self.calm and "kafka.group.instance.id" in query.options
-        for read in ranges:
-            group = query.options["kafka.group.id"]
-            key = group, read.topic_id, read.partition
-            fenced = self.run.now - self.fenced_at.get(query.name, -QUIET) <= MAX_LATENCY  # its answer is on its way
+        others = any(self.at(key).owner and not self._owns(query, key) for key in keys)
+        lost |= others and not self.calm and "kafka.group.instance.id" in query.options
+        fenced = self.run.now - self.fenced_at.get(query.name, -QUIET) <= MAX_LATENCY  # the answer is on its way
+        for read, key in zip(ranges, keys, strict=True):
             self.at(key).repeatable |= set(range(read.start, read.end)) if lost or replayed or fenced else set()
             self.given_up.pop((query.name, key), None)
             if replayed or lost:
@@ -494,12 +494,6 @@ class Truth:
         self.open[query.name] = Open(
             ranges=ranges, replayed=replayed, told_at=math.inf, planned_at=planned_at, lost=lost
         )
-
-    def _owned_by_others(self, query: Query, ranges: Iterable[OffsetRange]) -> list[float]:
-        """Since when others own partitions of a batch."""
-        group = query.options["kafka.group.id"]
-        keys = [(group, read.topic_id, read.partition) for read in ranges]
-        return [self.at(key).owned_since for key in keys if self.at(key).owner and not self._owns(query, key)]
 
     def _check_session(self, query: Query) -> None:
         """I3: without an answer for a whole session, all partitions are lost."""
@@ -680,11 +674,14 @@ class Truth:
 
     def _may_be_repeated(self, query: Query, ranges: Iterable[OffsetRange]) -> None:
         """These ranges, and all that a query completed without a commit, may be repeated."""
+        self._ranges_may_be_repeated(query, ranges)
+        for key, offsets in self.uncommitted.get(query.name, {}).items():
+            self.at(key).repeatable |= offsets
+
+    def _ranges_may_be_repeated(self, query: Query, ranges: Iterable[OffsetRange]) -> None:
         for read in ranges:
             key = query.options["kafka.group.id"], read.topic_id, read.partition
             self.at(key).repeatable |= set(range(read.start, read.end))
-        for key, offsets in self.uncommitted.get(query.name, {}).items():
-            self.at(key).repeatable |= offsets
 
     def hesitates(self, process: Process, place: str, seconds: float) -> None:
         """A thread does not go on for some seconds."""
@@ -886,9 +883,8 @@ class Truth:
         batch = self.open[query.name]
         if not self.calm:
             self._may_be_repeated(query, batch.ranges)
-        for read in [] if batch.done else batch.ranges:
-            key = query.options["kafka.group.id"], read.topic_id, read.partition
-            self.at(key).repeatable |= set(range(read.start, read.end))
+        if not batch.done:
+            self._ranges_may_be_repeated(query, batch.ranges)
 
     def _accepted(self, query: Query, process: Process, request: Any, topic: str, part: Any) -> None:
         number, offset = part.partition_index, part.committed_offset
