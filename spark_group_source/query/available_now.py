@@ -56,8 +56,9 @@ class AvailableNowTarget:
 
     The run waits as long as the group makes progress, and as long as other members own the rest: one may be in a long
     batch. A dead member is in the group until its session ends. Without progress and without such members the run
-    waits for a session and a rebalance. Only time between lookups that succeed counts: a batch of this query, or a lost
-    answer, is no lack of progress. ``availableNowTimeout`` limits the wait in any case.
+    waits for a session and a rebalance: between the two rebalances of a hand-over nobody owns what a batch still reads.
+    Only time between lookups that succeed counts: a batch of this query, or a lost answer, is no lack of progress.
+    ``availableNowTimeout`` limits the wait in any case.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class AvailableNowTarget:
         self._progress_at = clock()
         self._status_lines = LogEvery(LOG_INTERVAL, clock)
         self._looked_at: float | None = None
+        self._owners: list[str] | None = None
         self._without_owner = 0.0
         self._interval = POLL_INTERVALS[0]
         self._extension_due = self.extended = False
@@ -158,8 +160,11 @@ class AvailableNowTarget:
                 log.warning("group %s: the group's progress is unknown: %s", self._settings.group_id, committed.reason)
             else:
                 self._update_progress(committed, to_reset, deadline)
+                self._owners = self._other_owners() if self._unreached else []
                 self._looked_at = self._clock()
-                if looked_before is not None:
+                if self._owners:
+                    self._without_owner = 0.0
+                elif self._owners is not None and looked_before is not None:
                     self._without_owner += min(self._looked_at - looked_before, MAX_LOOK)
         except RetriableError as error:
             log.warning("group %s: the group's progress cannot be looked up: %s", self._settings.group_id, error)
@@ -184,10 +189,7 @@ class AvailableNowTarget:
     def wait(self) -> None:
         """Waits before the next lookup; logs from time to time what the run waits for."""
         if self._status_lines.try_acquire():
-            owners = self._other_owners()
-            if owners:
-                self._without_owner = 0.0
-            waits_for = some(owners) if owners else "other members"
+            waits_for = some(self._owners) if self._owners else "other members"
             log.info("group %s: the run waits for %s: %s", self._settings.group_id, waits_for, self._status())
             self._extension_due = True
             if not self._hinted:
@@ -268,9 +270,6 @@ class AvailableNowTarget:
             )
         timeout = self._settings.session_timeout + self._settings.rebalance_timeout
         if not self._unreached or self._without_owner <= timeout:
-            return
-        if self._other_owners() != []:
-            self._without_owner = 0.0
             return
         raise DeadlineExceeded(
             f"The group '{self._settings.group_id}' made no progress towards the end of this run for"

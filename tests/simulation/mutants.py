@@ -67,8 +67,11 @@ MUTANTS: tuple[Mutant, ...] = (
         10,
         "a run fails beside a member that is in a batch longer than a session and a rebalance",
         (
-            ("query/available_now.py", "if self._other_owners() != []:", "if False:"),
-            ("query/available_now.py", "            if owners:\n                self._without_owner = 0.0\n", ""),
+            (
+                "query/available_now.py",
+                "self._owners = self._other_owners() if self._unreached else []",
+                "self._owners = []",
+            ),
         ),
     ),
     Mutant(

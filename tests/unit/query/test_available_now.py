@@ -91,11 +91,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def make(world: World, fail_on_data_loss: bool = True, **options: str) -> AvailableNowTarget:
+def make(
+    world: World, fail_on_data_loss: bool = True, settings: GroupSettings = SETTINGS, **options: str
+) -> AvailableNowTarget:
     clients = KafkaClients(world, world)  # type: ignore[arg-type]
     given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t"}
     parsed = parse_options(given | {"failOnDataLoss": str(fail_on_data_loss).lower()} | options)
-    return AvailableNowTarget(clients, SETTINGS, lambda: Membership(member_id="me"), parsed, world.hand)
+    return AvailableNowTarget(clients, settings, lambda: Membership(member_id="me"), parsed, world.hand)
 
 
 def wait(target: AvailableNowTarget, world: World, seconds: float) -> None:
@@ -189,6 +191,17 @@ def test_a_run_waits_without_limit_for_a_living_member_that_owns_the_rest(
     world.group = GroupDescription("Stable", "range", (mine, replace(OTHER, partitions=frozenset({B}))))
     with pytest.raises(DeadlineExceeded, match="no other member owns the rest"):
         wait(target, world, 120.0)
+
+
+def test_between_the_rebalances_of_a_hand_over_nobody_owns_the_rest_for_as_long_as_a_batch_takes(world: World) -> None:
+    target = make(world, settings=replace(SETTINGS, session_timeout=4.0, rebalance_timeout=6.0))
+    target.set_once()
+    world.offsets, world.group = {A: 4}, GroupDescription("Stable", "range", (OTHER,))
+    wait(target, world, 9.0)
+    world.group = GroupDescription("Stable", "range", (replace(OTHER, partitions=frozenset()),))
+    wait(target, world, 8.0)
+    with pytest.raises(DeadlineExceeded, match="no other member owns the rest"):
+        wait(target, world, 4.0)
 
 
 def test_a_run_does_not_end_while_the_group_has_gone_back_behind_its_target(world: World) -> None:
