@@ -752,9 +752,10 @@ class Truth:
     def _check_late_commits(self, query: Query, group: str, began: float) -> None:
         """I2: a query that ends in order repairs what a late commit of its own has moved back, if that is all."""
         troubled = max([self.outage_ends, *(when for when, _ in self.faults[-1:])])
+        topic_ids = set(map(_text, self.kafka.ids.values()))  # no commit can name a former topic
         for key, at in self.partitions.items():
             name, fell_at = at.fell or ("", math.inf)
-            quiet = troubled <= fell_at <= began and self.hesitates_until < fell_at
+            quiet = key[1] in topic_ids and troubled <= fell_at <= began and self.hesitates_until < fell_at
             if name == query.name and quiet and self._owns(query, key) and not self.rebalancing(group):
                 raise Broken(f"I2: {query.name} has ended after a late commit of {at.committed} of {key[2]}")
 
