@@ -63,7 +63,8 @@ class Committer:
 
     ``_one_commit`` is held during a commit: two at once could arrive in the wrong order and move offsets back. It also
     guards the number of failures in a row and how far the metadata is trimmed. The member hears of each commit, because
-    a revocation may wait for it, and judges one that the coordinator rejects.
+    a revocation may wait for it, and judges one that the coordinator rejects. The query alone reads ``_thread``, which
+    runs the commit that it has begun, and ``_error``, why that one failed, after the thread has ended.
     """
 
     def __init__(
