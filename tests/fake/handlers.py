@@ -292,15 +292,13 @@ class RequestHandlers:
         fill(response, topics=[{"topic": name, "partitions": partitions} for name, partitions in topics])
 
     def _Fetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        by_id = request.version >= 13
-        name_of = {str(topic_id): name for name, topic_id in self.ids.items()} if by_id else {n: n for n in self.ids}
         deadline = time.monotonic() + request.max_wait_ms / 1000
-        while not error and not self._has_response(request, name_of) and time.monotonic() < deadline:
+        while not error and not self._has_response(request) and time.monotonic() < deadline:
             self._changed.wait(max(0.0, deadline - time.monotonic()))
         left, empty = request.max_bytes, True
         topics = []
         for topic in request.topics:
-            name = name_of.get(str(topic.topic_id) if by_id else topic.topic)
+            name = self._topic_name(topic, request)
             partitions = [self._fetch_partition(name, each, node, request) for each in topic.partitions]
             for requested, data in zip(topic.partitions, partitions, strict=True):
                 data.records = fit(data.records, min(requested.partition_max_bytes, left), first=empty)
@@ -308,9 +306,15 @@ class RequestHandlers:
             topics.append({"topic": topic.topic, "topic_id": topic.topic_id, "partitions": partitions})
         fill(response, error_code=0, session_id=0, responses=topics)
 
-    def _has_response(self, request: Any, name_of: dict[str, str]) -> bool:
+    def _topic_name(self, topic: Any, request: Any) -> str | None:
+        """The topic that is fetched, if it exists now: it may be deleted during the wait for records."""
+        if request.version < 13:
+            return topic.topic if topic.topic in self.ids else None
+        return next((name for name, topic_id in self.ids.items() if topic_id == topic.topic_id), None)
+
+    def _has_response(self, request: Any) -> bool:
         for topic in request.topics:
-            logs = self.logs.get(name_of.get(str(topic.topic_id) if request.version >= 13 else topic.topic, ""), {})
+            logs = self.logs.get(self._topic_name(topic, request) or "", {})
             for partition in topic.partitions:
                 log = logs.get(partition.partition)
                 if log is None or log.has_response(partition.fetch_offset, request.isolation_level):
