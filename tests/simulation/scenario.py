@@ -490,7 +490,7 @@ class Scenario:
         before = self.chance.flag("late learns of the deletion, too", 0.5)
         if before:
             self._learned_late()
-        self.kafka.delete_topic(topic)
+        self._delete(topic)
         substitution.sleep(self.chance.number("before the recreation", 0.01, 0.01, 2.0, 0.5))
         if not before:
             self._learned_late()
@@ -501,13 +501,23 @@ class Scenario:
         self.truth.recreated(topic)
         self._produce(topic)
 
+    def _delete(self, topic: str) -> None:
+        self.kafka.delete_topic(topic)
+        self._know_in_order()
+
+    def _know_in_order(self) -> None:
+        """Brokers learn all in one order: who knows that a topic was deleted knows that it was replaced before that."""
+        for node in self.net.former.keys() - self.kafka._frozen.keys():
+            del self.net.former[node]
+            self.kafka.former_coordinators.discard(node)
+
     def _topic_is_gone(self) -> None:
         """A topic without records is deleted, and comes back later."""
         if "u" in self.kafka.logs and not self.truth.ever_had_records("u"):
             self.story.told("the empty topic u is deleted")
             count = len(self.kafka.logs["u"])
             self.truth.data_may_be_lost = True
-            self.kafka.delete_topic("u")
+            self._delete("u")
             self.run.after(self.chance.number("gone", 5.0, 1.0, 20.0), lambda: self._comes_back("u", count))
 
     def _comes_back(self, topic: str, partitions: int) -> None:
@@ -650,6 +660,7 @@ class Scenario:
     def _thaw(self, node: int) -> None:
         if node in self.kafka._frozen:
             self._learn(lambda: self.kafka.thaw_metadata(node))
+            self._know_in_order()
 
     def _learn(self, change: Callable[[], None]) -> None:
         """A coordinator may learn now that a topic was deleted, and delete the commits in its successor with those."""
