@@ -29,7 +29,6 @@ def test_no_sentence_breaks_in_simulated_runs(protocol: str) -> None:
             check(run(seed, protocol))
 
 
-@pytest.mark.slow  # until tens of thousands of runs in a row break nothing
 def test_no_sentence_breaks_with_fresh_seeds() -> None:
     until = time.monotonic() + float(os.environ.get("SIM_SECONDS", "60"))
     seed = time.time_ns() // 1_000_000
