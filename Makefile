@@ -41,7 +41,7 @@ test: $(VENV)/test.stamp | java ## all tests: unit, contract, integration
 	$(BIN)/pytest -m 'not slow' $(PARALLEL) $(PYTEST_ARGS)
 
 quick: $(VENV)/test.stamp ## tests without Java: unit, contract on the fake Kafka, simulated runs
-	SIM_SECONDS=5 $(BIN)/pytest tests/unit tests/contract -m 'not integration and not slow' $(PARALLEL) $(PYTEST_ARGS)
+	SIM_SECONDS=$(or $(SIM_SECONDS),5) $(BIN)/pytest tests/unit tests/contract -m 'not integration and not slow' $(PARALLEL) $(PYTEST_ARGS)
 
 contract: $(VENV)/test.stamp | java ## tests of the delivery guarantees, with a fake and a real Kafka
 	$(BIN)/pytest tests/contract $(PARALLEL) $(PYTEST_ARGS)

@@ -379,7 +379,7 @@ class Truth:
         else:  # all are logged, and those whose commit has never arrived move others back now
             resets = self.resets.pop(query.name, set()) & self.first_assigned.get(query.name, set())
             for read in logged.ranges.values():
-                key = query.options["kafka.group.id"], read.topic_id, read.partition
+                key = _key_of(query, read)
                 if key in resets:
                     self.at(key).repeatable |= set(range(LAST))
                     self.at(key).done |= set(range(read.start))
@@ -447,11 +447,10 @@ class Truth:
         before = self.planned_ranges.setdefault((query.name, text), ranges)
         if sorted(before) != sorted(ranges):
             raise Broken(f"I1: {query.name} replays {_names(ranges)} instead of {_names(before)}")
-        group = query.options["kafka.group.id"]
-        self._check_removals({group})
+        self._check_removals({query.options["kafka.group.id"]})
         lost_at = self.aware_at.get(query.name, LAST), self._session_end(query)
         lost = query.name in self.unaware or any(self._was_held(query, at) for at in lost_at)
-        keys = [(group, read.topic_id, read.partition) for read in ranges]
+        keys = [_key_of(query, read) for read in ranges]
         # Another query has them since then, or they came back.
         lost |= any(self._was_held(query, self.at(key).owned_since) for key in keys)
         # A generation has a static member whose join came too late; that learns of it with its next heartbeat.
@@ -641,7 +640,7 @@ class Truth:
         open_ = self.open[query.name]
         late = self._is_overdue(query, open_) or self.outage_ends > open_.planned_at
         for read in ranges:
-            key = query.options["kafka.group.id"], read.topic_id, read.partition
+            key = _key_of(query, read)
             offsets = set(range(read.start, read.end))
             at = self.at(key)
             at.done |= offsets
@@ -680,7 +679,7 @@ class Truth:
 
     def _ranges_may_be_repeated(self, query: Query, ranges: Iterable[OffsetRange]) -> None:
         for read in ranges:
-            key = query.options["kafka.group.id"], read.topic_id, read.partition
+            key = _key_of(query, read)
             self.at(key).repeatable |= set(range(read.start, read.end))
 
     def hesitates(self, process: Process, place: str, seconds: float) -> None:
@@ -702,7 +701,7 @@ class Truth:
         self.expelled_at = self.run.now
         batch = self.open[query.name]
         for read in batch.ranges:
-            key = query.options["kafka.group.id"], read.topic_id, read.partition
+            key = _key_of(query, read)
             self.given_up.setdefault((query.name, key), (read.start, read.end))
         if query.life and query.life.process.plan_held_until > self.run.now:  # it may have a batch that nobody sees yet
             for key in [key for key in self.partitions if key[0] == query.options["kafka.group.id"]]:
@@ -742,8 +741,7 @@ class Truth:
         for key, pending in self.uncommitted.get(query.name, {}).items():
             since = self.at(key).owned_since  # a static member may get its partitions one after the other
             owned = self._owns(query, key) and self.began[query.name] <= since < began - SOON / 4
-            now = key[1] in map(_text, self.kafka.ids.values())  # or no commit can name the topic
-            now &= not self.rebalancing(group)  # or the coordinator may refuse the commit
+            now = self._exists(key) and not self.rebalancing(group)  # or the coordinator may refuse the commit
             now &= life.process.held_until < began - SOON / 2  # or a lookup that it delayed is tried again later
             now &= self.overdue.get(query.name, -1.0) < self.open[query.name].planned_at  # or it is given up
             if pending and owned and now and not suffered and told and not self.open[query.name].lost:
@@ -752,10 +750,9 @@ class Truth:
     def _check_late_commits(self, query: Query, group: str, began: float) -> None:
         """I2: a query that ends in order repairs what a late commit of its own has moved back, if that is all."""
         troubled = max([self.outage_ends, *(when for when, _ in self.faults[-1:])])
-        topic_ids = set(map(_text, self.kafka.ids.values()))  # no commit can name a former topic
         for key, at in self.partitions.items():
             name, fell_at = at.fell or ("", math.inf)
-            quiet = key[1] in topic_ids and troubled <= fell_at <= began and self.hesitates_until < fell_at
+            quiet = self._exists(key) and troubled <= fell_at <= began and self.hesitates_until < fell_at
             if name == query.name and quiet and self._owns(query, key) and not self.rebalancing(group):
                 raise Broken(f"I2: {query.name} has ended after a late commit of {at.committed} of {key[2]}")
 
@@ -884,8 +881,12 @@ class Truth:
         batch = self.open[query.name]
         if not self.calm:
             self._may_be_repeated(query, batch.ranges)
-        if not batch.done:
+        elif not batch.done:
             self._ranges_may_be_repeated(query, batch.ranges)
+
+    def _exists(self, key: Key) -> bool:
+        """Whether the topic exists now: no commit can name a former one."""
+        return key[1] in map(_text, self.kafka.ids.values())
 
     def _accepted(self, query: Query, process: Process, request: Any, topic: str, part: Any) -> None:
         number, offset = part.partition_index, part.committed_offset
@@ -1198,6 +1199,10 @@ def _decoded(assignment: bytes) -> tuple[tuple[str, int], ...]:
 
 def _missing(done: set[int], start: int, end: int) -> list[int]:
     return [] if done.issuperset(range(start, end)) else [each for each in range(start, end) if each not in done]
+
+
+def _key_of(query: Query, read: OffsetRange) -> Key:
+    return query.options["kafka.group.id"], read.topic_id, read.partition
 
 
 def _names(ranges: Iterable[OffsetRange]) -> str:
