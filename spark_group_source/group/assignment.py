@@ -1,7 +1,12 @@
 """Encodes the subscriptions that members send to the leader, and the assignments that the leader makes of them.
 
 Subscriptions have version 3 of the consumer protocol, with owned partitions and their generation, as in Kafka's client
-since 3.5; kafka-python's assignors send neither.
+since 3.5; kafka-python's assignors send neither. Assignments have version 0, which every client reads; later versions
+add no field.
+
+User data that an assignor does not have is null, as from Kafka's client, also if a user's assignor returns empty bytes,
+as those of kafka-python do. With ``sticky``, sarama fails on empty bytes, and it sends back those of its assignment in
+each later subscription. For the assignors here, null is read as empty bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 from spark_group_source.errors import OptionError, ProtocolError
 from spark_group_source.group.assignors import create_assignor, is_cooperative
 from spark_group_source.group.assignors.base import PartitionCounts
-from spark_group_source.offsets import TopicPartition, numbers_by_topic
+from spark_group_source.offsets import Partitions, TopicPartition, numbers_by_topic
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +39,14 @@ class JoinedMember:
     member_id: str
     subscription: bytes
     group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One member's assignment as the leader sent it; ``user_data`` is that of the leader's assignor."""
+
+    partitions: Partitions = frozenset()
+    user_data: bytes = b""
 
 
 class Assignors:
@@ -74,7 +87,7 @@ class Assignors:
             encoded: bytes = ConsumerProtocolSubscription(
                 version=_SUBSCRIPTION_VERSION,
                 topics=sorted(topics),
-                user_data=self._by_name[name].metadata(set(topics)).user_data or b"",
+                user_data=self._by_name[name].metadata(set(topics)).user_data or None,
                 owned_partitions=owned_partitions,
                 generation_id=generation,
                 rack_id=self._rack,
@@ -98,7 +111,7 @@ class Assignors:
             metadata = _decode_subscription(member.subscription)
             if metadata is None:
                 log.warning("member %s gets no partitions: its subscription cannot be read", member.member_id)
-                assignments[member.member_id] = ConsumerProtocolAssignment(_ASSIGNMENT_VERSION, [], b"")
+                assignments[member.member_id] = ConsumerProtocolAssignment(_ASSIGNMENT_VERSION, [], None)
                 continue
             subscribed.append(
                 JoinGroupResponse.JoinGroupResponseMember(
@@ -107,19 +120,28 @@ class Assignors:
             )
         with _named_in_errors(name):
             assignments |= self._by_name[name].assign(partition_counts, subscribed)
-            return {member_id: each.encode(version=_ASSIGNMENT_VERSION) for member_id, each in assignments.items()}
+            return {member_id: _encode(each) for member_id, each in assignments.items()}
 
-    def assigned(self, name: str, partitions: Iterable[TopicPartition], generation: int) -> None:
-        """Passes this member's assignment to the assignor that the group chose.
+    def assigned(
+        self, name: str, partitions: Iterable[TopicPartition], generation: int, user_data: bytes = b""
+    ) -> None:
+        """Passes this member's assignment, with the leader's user data, to the assignor that the group chose.
 
         Raises:
             OptionError: a user's assignor failed.
         """
         with _named_in_errors(name):
             assignment = ConsumerProtocolAssignment(
-                _ASSIGNMENT_VERSION, list(numbers_by_topic(partitions).items()), b""
+                _ASSIGNMENT_VERSION, list(numbers_by_topic(partitions).items()), user_data
             )
             self._by_name[name].on_assignment(assignment, generation)
+
+
+def _encode(assignment: Any) -> bytes:
+    encoded: bytes = ConsumerProtocolAssignment(
+        _ASSIGNMENT_VERSION, assignment.assigned_partitions, assignment.user_data or None
+    ).encode(version=_ASSIGNMENT_VERSION)
+    return encoded
 
 
 @contextmanager
@@ -149,6 +171,7 @@ def _decode_subscription(encoded: bytes) -> Any:
                 # Version 0 has no owned partitions.
                 owned = subscription.owned_partitions or ()
                 subscription.owned_partitions = [topic for topic in owned if topic.partitions]
+                subscription.user_data = subscription.user_data or b""
                 return subscription
     return None
 
@@ -162,18 +185,24 @@ def claimed_partitions(members: Iterable[JoinedMember]) -> set[TopicPartition]:
     return {TopicPartition(claim.topic, number) for claim in claims for number in claim.partitions}
 
 
-def decode_assignment(encoded: bytes) -> frozenset[TopicPartition]:
+def decode_assignment(encoded: bytes) -> Partitions:
+    """The partitions of an assignment; see :func:`read_assignment`."""
+    return read_assignment(encoded).partitions
+
+
+def read_assignment(encoded: bytes) -> Assignment:
     """Decodes an assignment; empty bytes are an empty one, which the broker sends to a member without an entry.
 
     Raises:
         ProtocolError: the bytes are no assignment. Any client may lead a group.
     """
     if not encoded:
-        return frozenset()
+        return Assignment()
     try:
         decoded = ConsumerProtocolAssignment.decode(bytes(encoded))
-        return frozenset(
+        partitions = frozenset(
             TopicPartition(topic.topic, number) for topic in decoded.assigned_partitions for number in topic.partitions
         )
+        return Assignment(partitions, bytes(decoded.user_data or b""))
     except Exception as error:  # kafka-python raises any error of its codecs
         raise ProtocolError(f"The group's leader sent an assignment that cannot be decoded: {error!r}.") from error

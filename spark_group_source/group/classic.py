@@ -23,10 +23,11 @@ from spark_group_source.errors import (
     ProtocolError,
 )
 from spark_group_source.group.assignment import (
+    Assignment,
     Assignors,
     JoinedMember,
     claimed_partitions,
-    decode_assignment,
+    read_assignment,
     subscribed_topics,
 )
 from spark_group_source.group.assignors.base import PartitionCounts
@@ -150,7 +151,7 @@ class MembershipRequests:
 
     def sync(
         self, join_result: JoinResult, assignments: Mapping[str, bytes], deadline: Deadline, while_waiting: WhileWaiting
-    ) -> Partitions | RequestFailed:
+    ) -> Assignment | RequestFailed:
         """Returns this member's assignment; the leader sends every member's, encoded, by member id."""
         assignment_of = SyncGroupRequest.SyncGroupRequestAssignment
         request = SyncGroupRequest(
@@ -171,7 +172,7 @@ class MembershipRequests:
             return self.client.failure("SyncGroup", response.error_code)
         self.client.confirm_generation()
         try:
-            return decode_assignment(response.assignment)
+            return read_assignment(response.assignment)
         except ProtocolError as error:
             return RequestFailed(ErrorAction.RETRY, str(error))
 
@@ -372,17 +373,17 @@ class ClassicProtocol(GroupProtocol):
     def _sync(self) -> None:
         """Syncs: as the leader with every member's assignment. Then this member's own is known."""
         assert self._join_result is not None, "a sync follows a join"
-        assigned = self._assigned(self._join_result)
-        if isinstance(assigned, RequestFailed):
-            self.request_failed(assigned)
+        assignment = self._assignment(self._join_result)
+        if isinstance(assignment, RequestFailed):
+            self.request_failed(assignment)
             return
         if self._returned is not False:
             self.next_topic_check = self.clock()
         joined, assignor = self._join_result.joined, self._join_result.assignor
-        self._assignors.assigned(assignor, assigned, joined.generation)
+        self._assignors.assigned(assignor, assignment.partitions, joined.generation, assignment.user_data)
         self.heartbeats.record_success()
         self.heartbeats.schedule_next()
-        self.member.post(Synced(assigned, self._session_ends))
+        self.member.post(Synced(assignment.partitions, self._session_ends))
         me = self.member.membership
         if me.generation == NO_GENERATION:
             return  # the session timed out before the response came: a join follows
@@ -393,7 +394,7 @@ class ClassicProtocol(GroupProtocol):
         log.info("group %s: generation %s owns %d partition(s)%s", group_id, generation, len(me.readable), listed)
         self.assignment_received()
 
-    def _assigned(self, join_result: JoinResult) -> Partitions | RequestFailed:
+    def _assignment(self, join_result: JoinResult) -> Assignment | RequestFailed:
         """Sends the assignments of all members if this one assigns, and returns its own."""
         try:
             assignments = self._assignments(join_result)

@@ -68,7 +68,7 @@ class Subscriber:
         return cls(
             member.member_id,
             frozenset(subscription.topics or ()),
-            bytes(subscription.user_data or b""),
+            bytes(subscription.user_data),
             tuple(TopicPartition(each.topic, n) for each in owned for n in each.partitions),
             max(-1, subscription.generation_id),
             member.group_instance_id,
@@ -110,7 +110,7 @@ class Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
         }
         topics = {topic: numbers for topic, numbers in numbers_of.items() if numbers}
         return {
-            member: ConsumerProtocolAssignment(0, list(numbers_by_topic(partitions).items()), b"")
+            member: ConsumerProtocolAssignment(0, list(numbers_by_topic(partitions).items()), None)
             for member, partitions in self.assign_partitions(topics, cluster.racks, subscribers).items()
         }
 
@@ -118,9 +118,9 @@ class Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
         """Returns the subscription, with user data for the leader's assignor."""
         return ConsumerProtocolSubscription(0, sorted(topics), self.user_data())
 
-    def user_data(self) -> bytes:
-        """Returns the subscription's user data, for the leader's assignor."""
-        return b""
+    def user_data(self) -> bytes | None:
+        """Returns the subscription's user data, for the leader's assignor; ``None`` without any."""
+        return None
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment, generation: int) -> None:
         """Called after each rebalance with this member's assignment."""

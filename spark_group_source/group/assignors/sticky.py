@@ -21,6 +21,8 @@ Claim = tuple[Iterable[TopicPartition], int]
 Receivers = tuple[tuple[str, ...], tuple[str, ...]]
 """The members that may get a partition: those that should, because it has a replica in their rack, and all."""
 
+_NO_GENERATION = -1
+
 _KAFKA_PYTHON = b"\0\1"
 """kafka-python writes a version first. Java's encoding would begin with these bytes only for 65,536 topics or more."""
 
@@ -144,19 +146,30 @@ class Sticky(Assignor):
     name = "sticky"
 
     def __init__(self) -> None:
-        self._user_data = b""
+        self._user_data: bytes | None = None
+        self._led: Shares = {}
 
     def assign_partitions(self, topics: Topics, racks: PartitionRacks, members: Sequence[Subscriber]) -> Shares:
         """Members claim the last assignment in the user data: eager ones own nothing when they join."""
-        claims = {member.id: decode(member.user_data) for member in members}
-        return Balance(topics, racks, members, claims).shares()
+        self._led = Balance(topics, racks, members, {member.id: self._claim(member) for member in members}).shares()
+        return self._led
+
+    def _claim(self, member: Subscriber) -> Claim:
+        """What a member claims, or else what this leader last assigned to it.
+
+        sarama claims only what the leader's user data says, and the assignments of Kafka's client have none: a
+        coordinator does not convert a group with user data to KIP-848. Any member's own claim precedes such a one.
+        """
+        if member.user_data:
+            return decode(member.user_data)
+        return self._led.get(member.id, ()), _NO_GENERATION
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment, generation: int) -> None:
         """Remembers the assignment for the next rebalance."""
         self._user_data = encode(assignment.partitions(), generation)
 
-    def user_data(self) -> bytes:
-        """The last assignment, encoded; empty before the first."""
+    def user_data(self) -> bytes | None:
+        """The last assignment, encoded; ``None`` before the first."""
         return self._user_data
 
 

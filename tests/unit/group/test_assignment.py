@@ -90,12 +90,13 @@ JAVAS_USER_DATA = {
 """subscriptionUserData() of Kafka 4.1.1's own assignors after an assignment of t-0, t-1 and u-7 in generation 5."""
 
 
-def user_data(name: str, *generations: int) -> list[str]:
+def user_data(name: str, *generations: int) -> list[str | None]:
     """What a member sends in these generations after that assignment."""
     assignors = Assignors([name])
     assignors.assigned(name, [*sorted(of("t", 0, 1)), TopicPartition("u", 7)], 5)
     encoded = [assignors.subscriptions(["t", "u"], [], generation)[name] for generation in generations]
-    return [bytes(ConsumerProtocolSubscription.decode(each).user_data).hex() for each in encoded]
+    found = [ConsumerProtocolSubscription.decode(each).user_data for each in encoded]
+    return [None if each is None else bytes(each).hex() for each in found]
 
 
 def test_sticky_sends_its_last_assignment_and_generation_as_kafkas_client_does() -> None:
@@ -103,7 +104,7 @@ def test_sticky_sends_its_last_assignment_and_generation_as_kafkas_client_does()
         assert user_data(name, 5) == [expected]
     # The member joined generation 6, which ended before its sync: another member may have synced.
     assert user_data("sticky", 6) == [JAVAS_USER_DATA["sticky"]]
-    assert user_data("sticky", -1, 9) == ["", ""], "after a loss it claims nothing"
+    assert user_data("sticky", -1, 9) == [None, None], "after a loss it claims nothing"
 
 
 OWNS_0_AND_1 = "00000001000174000000020000000000000001"
@@ -124,6 +125,24 @@ def test_the_leader_reads_the_last_assignment_that_any_sticky_client_sends(writt
     assigned = assign("sticky", joined("other", user_data=written), member("sticky", "mine", "t", mine, 3))
     assert assigned["mine"] == mine
     assert claimed <= assigned["other"]
+
+
+def test_a_sticky_leader_remembers_its_assignment_for_members_that_send_none() -> None:
+    leader = Assignors(["sticky"])
+    # sarama sends back the user data of its assignment, which is null.
+    others = [joined(name, user_data=None) for name in ("a", "b", "c")]
+    layout = counts(t=9)
+
+    def lead(*members: JoinedMember) -> dict[str, Partitions]:
+        encoded = leader.assign("sticky", members, layout)
+        return {member_id: decode_assignment(assignment) for member_id, assignment in encoded.items()}
+
+    first = lead(*others)
+    assert lead(*reversed(others)) == first
+    fewer = lead(*others[1:])
+    assert all(first[name] <= fewer[name] for name in ("b", "c"))
+    claims = member("sticky", "new", "t", first["b"], 3)
+    assert lead(claims, *others[1:])["new"] <= first["b"], "a member's own claim precedes what the leader remembers"
 
 
 @pytest.mark.parametrize("assignor", sorted(ASSIGNORS))
