@@ -18,6 +18,7 @@ from spark_group_source.group.assignment import JoinedMember, decode_assignment,
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.text import some
 from spark_group_source.wire import versions
 
 PROTOCOL_TYPE = "consumer"
@@ -28,6 +29,9 @@ CLASSIC, CONSUMER = "classic", "consumer"
 
 DEAD = "Dead"
 STABLE = "Stable"
+REBALANCING = {"PreparingRebalance", "CompletingRebalance"}
+"""The states in which a classic group names neither its assignor nor the partitions of its members."""
+
 UNKNOWN = "Unknown"
 """Kafka's name of a state that a broker does not say."""
 
@@ -69,6 +73,7 @@ class GroupDescription:
         protocol: ``consumer`` if the group has the group protocol of KIP-848. Such a group may have classic members.
         members_hidden: whether the group has members, and ``members`` is empty because this principal may not describe
             all of their topics. The state is then Unknown. Only groups with KIP-848 have hidden members.
+        protocol_type: ``consumer``, or what the members are instead: ``connect`` in Kafka Connect.
     """
 
     state: str
@@ -76,6 +81,13 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
     protocol: str = CLASSIC
     members_hidden: bool = False
+    protocol_type: str = PROTOCOL_TYPE
+
+    @property
+    def clients(self) -> str:
+        """The number of members, with client id and host of the first ones, for messages."""
+        places = [f"{member.client_id} at {member.host}" for member in self.members]
+        return f"{len(places)} member(s): {some(places, most=10)}"
 
 
 def describe(client: CoordinatorClient, group_id: str, deadline: Deadline) -> GroupDescription | RequestFailed:
@@ -131,7 +143,12 @@ def interpret(group: Any) -> GroupDescription:
         )
         for member in group.members
     ]
-    return GroupDescription(group.group_state or "", group.protocol_data or "", _by_client_id(members))
+    return GroupDescription(
+        group.group_state or "",
+        group.protocol_data or "",
+        _by_client_id(members),
+        protocol_type=group.protocol_type or PROTOCOL_TYPE,
+    )
 
 
 def interpret_consumer_group(group: Any) -> GroupDescription:

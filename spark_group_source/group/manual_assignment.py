@@ -75,9 +75,8 @@ class ManualAssignment:
                 error_code=UNKNOWN_MEMBER_ID,
             )
         elif group.members:
-            clients = ", ".join(f"{member.client_id} at {member.host}" for member in group.members[:10])
             raise GroupError(
-                f"The group '{self._settings.group_id}' has {len(group.members)} member(s): {clients}.",
+                f"The group '{self._settings.group_id}' has {group.clients}.",
                 f"{NO_MEMBERS}.",
                 error_code=UNKNOWN_MEMBER_ID,
             )

@@ -103,8 +103,9 @@ broker or another member has changed, and may change back: during an upgrade the
 _DENIED = {TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED}
 
 _ADVICE = {
-    23: "The other members use different assignors, or are no consumers: set 'kafka.partition.assignment.strategy' to"
-    " an assignor that they use (range for librdkafka and most Java consumers), or use another group id.",
+    23: "Set 'kafka.partition.assignment.strategy' to an assignor that all members have (range for librdkafka, sarama,"
+    " kafka-go and kafka-python, roundrobin for aiokafka) or, on Kafka 4.0 or later, 'kafka.group.protocol' to"
+    " consumer, which shares with any assignor. If the members are no consumers, use another 'kafka.group.id'.",
     24: "Set 'kafka.group.id' to a group id that the brokers accept.",
     26: "Set 'kafka.session.timeout.ms' between the brokers' group.min.session.timeout.ms and"
     " group.max.session.timeout.ms.",

@@ -27,6 +27,7 @@ from spark_group_source.group.membership import (
     Revoked,
     Tick,
 )
+from spark_group_source.group.rejection import LOOKUP_TIMEOUT, explain
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
@@ -281,11 +282,14 @@ class GroupProtocol(ABC):
     def request_failed(self, failure: RequestFailed) -> None:
         """Logs a failure and reports it to the membership.
 
-        A query that was in the group before also retries errors that depend on brokers or other members.
+        A query that was in the group before also retries errors that depend on brokers or other members. One that was
+        not owns nothing: its error may wait for a lookup of what the group has.
         """
         error_code = getattr(failure.error, "error_code", None)
         if self._was_member and error_code in MAY_HEAL:
             failure = RequestFailed(ErrorAction.REDISCOVER, failure.reason)
+        if not self._was_member:
+            failure = explain(failure, self.client, self.settings.group_id, self.within(LOOKUP_TIMEOUT))
         self.heartbeats.log_failure(failure)
         self.member.post(failure)
 

@@ -507,10 +507,14 @@ def test_heartbeats_succeed_during_a_pending_revocation_and_only_the_rebalance_i
 
 
 @pytest.mark.one_protocol("classic", reason="a classic group's leader has the assignor")
-def test_a_member_without_a_common_assignor_fails_with_the_option_to_change(on_fake: Bench) -> None:
-    on_fake.start(kafka_partition_assignment_strategy="range")
-    with pytest.raises(GroupError, match="INCONSISTENT_GROUP_PROTOCOL.*kafka.partition.assignment.strategy"):
-        on_fake.start()
+def test_a_member_without_a_common_assignor_fails_with_the_one_to_set(bench: Bench) -> None:
+    bench.start(kafka_partition_assignment_strategy="roundrobin")
+    with pytest.raises(GroupError) as raised:
+        bench.start()
+    error = raised.value
+    assert "INCONSISTENT_GROUP_PROTOCOL" in error.happened
+    assert "uses the assignor 'roundrobin' and has 1 member(s): contract-app-0 at 127.0.0.1" in error.happened
+    assert "Set 'kafka.partition.assignment.strategy' to roundrobin" in error.action
 
 
 # The start

@@ -19,7 +19,8 @@ from spark_group_source.clock import Deadline
 from spark_group_source.group.assignment import Assignors, JoinedMember, read_assignment
 from spark_group_source.group.assignors import ASSIGNORS
 from spark_group_source.group.assignors.base import PartitionCounts
-from spark_group_source.group.classic import Joined, JoinResult, MembershipRequests
+from spark_group_source.group.classic import JoinResult, MembershipRequests
+from spark_group_source.group.classic_state import Joined
 from spark_group_source.group.consumer import build_leave, build_request
 from spark_group_source.group.consumer_state import ConsumerMembership
 from spark_group_source.group.coordinator import WhileWaiting
@@ -81,7 +82,7 @@ class Coordinator:
     connect_to_known = connect
 
     def supports(self, api_key: int, version: int) -> bool:
-        return api_key == ApiKey.JoinGroup
+        return api_key is ApiKey.JoinGroup
 
     def encoded(self, api: str) -> list[str]:
         """The requests so far, in the version of Java's."""
