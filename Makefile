@@ -19,7 +19,7 @@ PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 SOAK_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_EXAMPLES ?= 30000
-BROKERS ?= 1.1.1 2.1.1 2.8.2 3.2.3 3.3.2 3.9.1 4.0.2 4.4.0
+BROKERS ?= 2.1.1 2.8.2 3.2.3 3.3.2 3.9.1 4.0.2 4.4.0
 
 SMOKE := build/smoke
 TRY = env -u PYTHONPATH $(SMOKE)/bin/python tests/smoke.py "$$($(BIN)/python -c 'import spark_group_source as s; print(s.__version__)')"

@@ -1,9 +1,13 @@
 """The versions of each request that the source knows, and what it does without the newer ones.
 
 A connection uses the highest version that its broker also knows, so the brokers of one cluster may differ. The lowest
-are those of Kafka 1.0, which Azure Event Hubs offered in 2020. The highest are those of Kafka 3.3: later ones add
-nothing that the source uses, except for the group protocol of KIP-848 and for commits by topic id. Those requests name
-their version, and the source sends them only to a broker that supports it.
+are those of Kafka 2.1, the oldest that Kafka's own client speaks to (KIP-896), or older ones that Azure Event Hubs
+still offers. The highest are those of Kafka 3.3: later ones add nothing that the source uses, except for the group
+protocol of KIP-848 and for commits by topic id. Those requests name their version, and the source sends them only to a
+broker that supports it.
+
+Version 5 of OffsetCommit tells an older Kafka from 2.1, with which it came (KIP-211): before, a broker deleted each
+committed offset after ``offsets.retention.minutes``, also those of idle partitions in a group with members.
 """
 
 from __future__ import annotations
@@ -22,17 +26,17 @@ NEVER = 2**15
 
 KNOWN = {
     # lowest, highest, and the first that is answered before the throttle time has passed (KIP-219)
+    ApiKey.OffsetCommit: (5, 8, 4),  # the first, because its error names what an older Kafka lacks
     ApiKey.Fetch: (4, 13, 8),
     ApiKey.ListOffsets: (2, 7, 3),
     ApiKey.OffsetForLeaderEpoch: (2, 4, 2),
     ApiKey.Metadata: (5, 12, 6),
-    ApiKey.OffsetCommit: (3, 8, 4),
-    ApiKey.OffsetFetch: (3, 8, 4),
-    ApiKey.FindCoordinator: (1, 4, 2),
-    ApiKey.JoinGroup: (2, 9, 3),
-    ApiKey.Heartbeat: (1, 4, 2),
-    ApiKey.LeaveGroup: (1, 5, 2),
-    ApiKey.SyncGroup: (1, 5, 2),
+    ApiKey.OffsetFetch: (5, 8, 4),
+    ApiKey.FindCoordinator: (2, 4, 2),
+    ApiKey.JoinGroup: (3, 9, 3),
+    ApiKey.Heartbeat: (2, 4, 2),
+    ApiKey.LeaveGroup: (2, 5, 2),
+    ApiKey.SyncGroup: (2, 5, 2),
     ApiKey.DescribeGroups: (1, 5, 2),
     ApiKey.SaslHandshake: (1, 1, NEVER),
     ApiKey.SaslAuthenticate: (0, 2, NEVER),
@@ -100,8 +104,9 @@ def check_response(response: Any, broker: str, *, consumer_protocol: bool = Fals
             ``consumer_protocol`` and switched off.
     """
     supported = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
-    for key in KNOWN.keys() - OPTIONAL:
-        choose(supported, key, broker)
+    for key in KNOWN:
+        if key not in OPTIONAL:
+            choose(supported, key, broker)
     if consumer_protocol:
         _check_consumer_protocol(response, supported, broker)
     return supported
@@ -120,7 +125,8 @@ def choose(supported: Supported, key: int, broker: str, most: int | None = None)
         raise UnsupportedRequest(
             f"Broker {broker} supports {_range(supported, key)} of {ApiKey(key).name}Request, and this source {lowest}"
             f" to {highest}.",
-            "Use a broker that speaks the protocol of Kafka 1.0 or later. A proxy in between may hide its versions.",
+            "Use Kafka 2.1 or later: an older broker deletes the committed offsets of idle partitions while the query"
+            " runs. A proxy in between may hide the broker's versions.",
         )
     return version
 

@@ -87,11 +87,19 @@ def test_a_run_ends_at_the_ends_of_its_start(older: Bench) -> None:
 
 
 @pytest.mark.one_protocol("classic", reason="only Kafka 4 has the other one")
-@pytest.mark.parametrize("name", ["1.1", "2.1", "Event Hubs 2020"])
-def test_a_static_member_is_refused_where_the_coordinator_knows_none(on_fake: Bench, name: str) -> None:
-    on_fake.fake.offered = dict.fromkeys(on_fake.fake.brokers, releases.ALL[name])
+def test_a_static_member_is_refused_where_the_coordinator_knows_none(on_fake: Bench) -> None:
+    on_fake.fake.offered = dict.fromkeys(on_fake.fake.brokers, releases.kafka(2, 1))
     with pytest.raises(GroupSourceError, match=r"'kafka\.group\.instance\.id' needs static members.*Kafka 2\.3"):
         on_fake.start(kafka_group_instance_id="one")
+
+
+@pytest.mark.one_protocol("classic", reason="Kafka 4 rejects the other one before")
+def test_a_broker_that_deletes_the_commits_of_idle_partitions_is_rejected_at_the_start(on_fake: Bench) -> None:
+    on_fake.fake.offered = dict.fromkeys(on_fake.fake.brokers, releases.kafka(2, 0))
+    with pytest.raises(
+        GroupSourceError, match=r"supports version 0 to 4 of OffsetCommitRequest.*Use Kafka 2\.1 or later"
+    ):
+        on_fake.start()
 
 
 @pytest.mark.one_protocol("classic", reason="only Kafka 4 has the other one")

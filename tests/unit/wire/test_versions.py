@@ -20,7 +20,8 @@ from tests.fake.releases import Offered
 from tests.unit.wire_options import after
 
 BROKER = "1 (host:9092)"
-SUPPORTED = [release for release in BROKER_API_VERSIONS if release >= (1, 0)]
+SUPPORTED = [release for release in BROKER_API_VERSIONS if release >= (2, 1)]
+TOO_OLD = [release for release in BROKER_API_VERSIONS if (0, 10) <= release < (2, 1)]
 OPTIONS = WireOptions((("127.0.0.1", 1),), "test", connect_timeout=2.0)
 
 
@@ -34,7 +35,7 @@ def api_versions(offered: Offered, group_version: int | None = None) -> Any:
 
 
 @pytest.mark.parametrize("release", SUPPORTED)
-def test_every_kafka_from_1_0_on_is_supported(release: tuple[int, int]) -> None:
+def test_every_kafka_from_2_1_on_is_supported(release: tuple[int, int]) -> None:
     response = api_versions(releases.kafka(*release), group_version=1)
     supported = versions.check_response(response, BROKER, consumer_protocol=release >= (4, 0))
     chosen = {key: versions.choose(supported, key, BROKER) for key in versions.KNOWN.keys() - versions.OPTIONAL}
@@ -42,14 +43,22 @@ def test_every_kafka_from_1_0_on_is_supported(release: tuple[int, int]) -> None:
         assert chosen == {key: versions.KNOWN[key][1] for key in chosen}, "the fast paths of today's brokers"
 
 
+@pytest.mark.parametrize("release", TOO_OLD)
+def test_an_older_kafka_is_rejected_because_it_deletes_commits_of_idle_partitions(release: tuple[int, int]) -> None:
+    with pytest.raises(ProtocolError) as raised:
+        versions.check_response(api_versions(releases.kafka(*release)), BROKER)
+    assert raised.value.happened.endswith("of OffsetCommitRequest, and this source 5 to 8.")
+    assert raised.value.action.startswith("Use Kafka 2.1 or later: an older broker deletes the committed offsets")
+
+
 def test_an_error_names_broker_request_and_versions() -> None:
     with pytest.raises(ProtocolError) as raised:
         versions.check_response(api_versions({**releases.kafka(4, 1), 3: (0, 4)}), BROKER)
     happened = f"Broker {BROKER} supports version 0 to 4 of MetadataRequest, and this source 5 to 12."
     assert raised.value.happened == happened
-    assert "Kafka 1.0 or later" in raised.value.action
+    assert "Kafka 2.1 or later" in raised.value.action
     without = {key: each for key, each in releases.kafka(4, 1).items() if key != ApiKey.JoinGroup}
-    with pytest.raises(ProtocolError, match=r"supports no version of JoinGroupRequest, and this source 2 to 9\."):
+    with pytest.raises(ProtocolError, match=r"supports no version of JoinGroupRequest, and this source 3 to 9\."):
         versions.check_response(api_versions(without), BROKER)
 
 
@@ -62,7 +71,7 @@ def test_what_a_broker_lacks_is_named() -> None:
         (releases.kafka(2, 4), ["topic ids", "stable offsets"]),
         (releases.REDPANDA_2025, ["topic ids", "leader epochs"]),
         (releases.EVENT_HUBS_2026, ["topic ids", closest]),
-        (releases.kafka(1, 1), ["topic ids", "leader epochs", "stable offsets", "static members", closest]),
+        (releases.kafka(2, 1), ["topic ids", "leader epochs", "stable offsets", "static members", closest]),
     ):
         assert [each.partition(" (")[0] for each in versions.lacks(offered)] == lacking
 
@@ -81,18 +90,27 @@ def test_a_connection_sends_the_highest_version_that_both_sides_know(name: str) 
 
 
 def test_a_request_without_a_common_version_is_not_sent_and_the_connection_stays_open() -> None:
-    with FakeKafka(offered=releases.kafka(1, 1)) as fake, closing(opened(fake)) as connection:
+    with FakeKafka(offered=releases.EVENT_HUBS_2026) as fake, closing(opened(fake)) as connection:
         with pytest.raises(UnsupportedRequest, match="version 0 to 0 of OffsetForLeaderEpochRequest"):
             connection.call(OffsetForLeaderEpochRequest(topics=[]), after())
         connection.call(MetadataRequest(topics=[]), after())
 
 
-@pytest.mark.parametrize(("release", "before"), [((1, 1), False), ((2, 0), True), ((4, 1), True)])
-def test_brokers_from_2_0_on_answer_before_the_throttle_time(release: tuple[int, int], before: bool) -> None:
-    offered = releases.kafka(*release)
+@pytest.mark.parametrize(
+    ("offered", "later"),
+    [
+        (releases.kafka(2, 1), set[ApiKey]()),
+        (releases.kafka(4, 1), set[ApiKey]()),
+        (releases.EVENT_HUBS_2026, {ApiKey.Fetch, ApiKey.DescribeGroups}),
+    ],
+    ids=["2.1", "4.1", "Event Hubs"],
+)
+def test_kafka_answers_before_the_throttle_time_and_event_hubs_partly_after_it(
+    offered: Offered, later: set[ApiKey]
+) -> None:
     for key in versions.KNOWN.keys() - {ApiKey.SaslHandshake, ApiKey.SaslAuthenticate, ApiKey.OffsetForLeaderEpoch}:
         request = type("Request", (), {"API_KEY": key, "API_VERSION": versions.choose(offered, key, BROKER)})
-        assert versions.answered_before_throttle(request) == before
+        assert versions.answered_before_throttle(request) == (key not in later), key
 
 
 @pytest.mark.parametrize(
