@@ -289,7 +289,7 @@ class GroupProtocol(ABC):
         if self._was_member and error_code in MAY_HEAL:
             failure = RequestFailed(ErrorAction.REDISCOVER, failure.reason)
         if not self._was_member:
-            failure = explain(failure, self.client, self.settings.group_id, self.within(LOOKUP_TIMEOUT))
+            failure = explain(failure, self.client, self.settings, self.within(LOOKUP_TIMEOUT))
         self.heartbeats.log_failure(failure)
         self.member.post(failure)
 

@@ -16,12 +16,14 @@ from spark_group_source.errors import (
     GROUP_ID_NOT_FOUND,
     GROUP_MAX_SIZE_REACHED,
     INCONSISTENT_GROUP_PROTOCOL,
+    INVALID_SESSION_TIMEOUT,
     GroupError,
 )
 from spark_group_source.group.assignors import ASSIGNORS
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.description import CONSUMER, DEAD, PROTOCOL_TYPE, REBALANCING, GroupDescription, describe
 from spark_group_source.group.membership import ErrorAction, RequestFailed
+from spark_group_source.group.settings import GroupSettings
 from spark_group_source.wire import versions
 from spark_group_source.wire.waiting import sleep
 
@@ -33,25 +35,37 @@ LOOKUP_TIMEOUT = 5.0
 LOOKUP_BACKOFF = 0.5
 """Seconds between two lookups."""
 
+EXPLAINED = {INCONSISTENT_GROUP_PROTOCOL, GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED}
+"""Error codes that a description of the group explains."""
+
 STRATEGY = "'kafka.partition.assignment.strategy'"
 OTHER_KIND = "No group of consumers has this id: it may be that of a share group or of Kafka Streams."
-EXPLAINED = {INCONSISTENT_GROUP_PROTOCOL, GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED}
 
 
-def explain(failure: RequestFailed, client: CoordinatorClient, group_id: str, deadline: Deadline) -> RequestFailed:
+def explain(
+    failure: RequestFailed, client: CoordinatorClient, settings: GroupSettings, deadline: Deadline
+) -> RequestFailed:
     """Returns the failure with an error that also says what the group has, if it is known and explains the error."""
     error = failure.error
-    if not isinstance(error, GroupError) or error.error_code not in EXPLAINED:
+    if not isinstance(error, GroupError):
+        return failure
+    if error.error_code == INVALID_SESSION_TIMEOUT:
+        happened = f"{error.happened} The session timeout of this query is {settings.session_timeout * 1000:.0f} ms."
+        return _with(failure, GroupError(happened, error.action, error_code=error.error_code))
+    if error.error_code not in EXPLAINED:
         return failure
     try:
-        group = _look_up(client, group_id, deadline)
+        group = _look_up(client, settings.group_id, deadline)
     except Exception as unexpected:  # an odd answer must not replace the error that it was to explain
-        log.debug("group %s: could not be described: %r", group_id, unexpected)
+        log.debug("group %s: could not be described: %r", settings.group_id, unexpected)
         return failure
     if group is None:
         return failure
-    explained = _explained(error, group, can_convert=_has_consumer_protocol(client))
-    return replace(failure, reason=str(explained), error=explained)
+    return _with(failure, _explained(error, group, can_convert=_has_consumer_protocol(client)))
+
+
+def _with(failure: RequestFailed, error: GroupError) -> RequestFailed:
+    return replace(failure, reason=str(error), error=error)
 
 
 def _look_up(client: CoordinatorClient, group_id: str, deadline: Deadline) -> GroupDescription | None:

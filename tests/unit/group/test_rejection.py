@@ -13,10 +13,13 @@ from spark_group_source.group import rejection
 from spark_group_source.group.description import GroupDescription, MemberDescription
 from spark_group_source.group.membership import ErrorAction, RequestFailed, fatal
 from spark_group_source.group.rejection import explain
+from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.wire.settings import WireOptions
 
 MEMBERS = (MemberDescription("m", "aiokafka-1", "10.0.0.1"), MemberDescription("n", "aiokafka-2", "10.0.0.2"))
 CLIENTS = "2 member(s): aiokafka-1 at 10.0.0.1, aiokafka-2 at 10.0.0.2."
 CONVERTS = "or set 'kafka.group.protocol' to consumer, which shares with any assignor"
+SETTINGS = GroupSettings("g", Subscription(("t",)), WireOptions(()))
 NO_ANSWER = RequestFailed(ErrorAction.REDISCOVER, "no answer")
 NOT_ALLOWED = RequestFailed(ErrorAction.FATAL, "denied", error=GroupError("denied", error_code=30))
 
@@ -32,7 +35,7 @@ def explained(
     client.supports.return_value = new
     error = fatal("JoinGroup", "g", error_code, broker_message="Because.")
     failure = RequestFailed(ErrorAction.FATAL, str(error), error=error)
-    found = explain(failure, client, "g", Deadline.after(0.05)).error
+    found = explain(failure, client, SETTINGS, Deadline.after(0.05)).error
     assert isinstance(found, GroupError)
     assert found.error_code == error_code
     assert found.happened.startswith(error.happened), "with what the broker says"
@@ -62,11 +65,16 @@ def explained(
         (69, GroupDescription("Stable", "range", MEMBERS), CLIENTS, "'kafka.group.protocol' to classic. Set"),
         (69, GroupDescription("Stable", "x", MEMBERS, protocol_type="connect"), "type 'connect'", "no consumers"),
         (81, GroupDescription("Stable", "range", MEMBERS), CLIENTS, "Raise the brokers' group.max.size"),
+        (26, NO_ANSWER, "The session timeout of this query is 45000 ms.", "group.max.session.timeout.ms"),
         (24, GroupDescription("Stable", "range", MEMBERS), "Because.", "Set 'kafka.group.id'"),
     ],
 )
 def test_the_error_says_what_the_group_has_and_what_to_set(
-    monkeypatch: pytest.MonkeyPatch, error_code: int, group: GroupDescription, happened: str, action: str
+    monkeypatch: pytest.MonkeyPatch,
+    error_code: int,
+    group: GroupDescription | RequestFailed,
+    happened: str,
+    action: str,
 ) -> None:
     error = explained(monkeypatch, error_code, group)
     assert happened in error.happened
@@ -95,7 +103,7 @@ def test_an_answer_that_cannot_be_read_does_not_replace_the_error(monkeypatch: p
     monkeypatch.setattr(rejection, "describe", Mock(side_effect=IndexError("no group")))
     error = fatal("JoinGroup", "g", 23)
     failure = RequestFailed(ErrorAction.FATAL, str(error), error=error)
-    assert explain(failure, Mock(), "g", Deadline.after(0.05)) is failure
+    assert explain(failure, Mock(), SETTINGS, Deadline.after(0.05)) is failure
 
 
 def test_an_older_broker_is_not_asked_to_convert_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
