@@ -442,7 +442,7 @@ class Lockstep:
     def _member_join(self) -> None:
         client = self._client()
         if self._chance(0.3):
-            client.topics = self.random.choice([("a",), ("b",), ("a", "b"), ("a", "unknown")])
+            client.topics = self.random.choice([("a",), ("b",), ("a", "b"), ("a", "unknown"), ()])
         if self._chance(0.2):
             client.assignor = self.random.choice([None, self._assignor])
         self.member_heartbeat(client, 0)

@@ -132,3 +132,16 @@ def test_a_member_that_does_not_give_up_its_partitions_is_lost_at_its_rebalance_
         run.member_heartbeat(member, 0)
     run.member_heartbeat(owner, owner.generation)
     removed(run, "rebalance timeout", other)
+
+
+def test_the_epochs_of_members_that_subscribe_to_no_topic(run: Lockstep) -> None:
+    first, second = run.client("first"), run.client("second")
+    first.topics = second.topics = ()  # as of a pattern that matches nothing
+    run.member_heartbeat(first, 0)
+    assert first.generation == 1
+    run.member_heartbeat(second, 0)
+    run.member_heartbeat(first, first.generation)
+    run.member_heartbeat(second, -1)
+    first.topics = ("a",)
+    run.member_heartbeat(first, 0)
+    run.settle()

@@ -234,7 +234,8 @@ class FakeConsumerGroup:
             member.topics = frozenset(request.subscribed_topic_names)
         member.assignor = request.server_assignor or member.assignor
         counts = self._of_subscribed(topics)
-        if member.topics != before or counts != self._counts:
+        is_first = self.epoch == 0  # begins epoch 1 also without a topic
+        if is_first or member.topics != before or counts != self._counts:
             self._counts, self.epoch = counts, self.epoch + 1
         if self.epoch > self.assignment_epoch:
             self._assign()
