@@ -507,7 +507,7 @@ def test_heartbeats_succeed_during_a_pending_revocation_and_only_the_rebalance_i
 
 
 @pytest.mark.one_protocol("classic", reason="a classic group's leader has the assignor")
-def test_a_member_without_a_common_assignor_fails_with_the_one_to_set(bench: Bench) -> None:
+def test_a_member_without_a_common_assignor_fails_with_the_option_to_change(bench: Bench) -> None:
     bench.start(kafka_partition_assignment_strategy="roundrobin")
     with pytest.raises(GroupError) as raised:
         bench.start()

@@ -122,7 +122,7 @@ def test_the_error_of_an_old_broker_names_the_missing_version(fake: FakeKafka) -
             each.max_version = min(each.max_version, 1)
 
     fake.next("ApiVersions", Fault(edit=old))
-    with pytest.raises(ProtocolError, match=r"version 0 to 1 of \w+Request, and this source \d to \d+\..*Kafka 1\.0"):
+    with pytest.raises(ProtocolError, match=r"version 0 to 1 of \w+Request, and this source \d to \d+\..*Kafka 2\.1"):
         opening(fake)
 
 
