@@ -23,7 +23,8 @@ from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_acti
 from spark_group_source.fetch.position import FetchPosition
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition, may_be_same
-from spark_group_source.wire.cluster import Cluster, Topic, unknown_to_all
+from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.stale_metadata import unknown_to_all
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,9 @@ from spark_group_source.errors import (
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
 from spark_group_source.wire import waiting
-from spark_group_source.wire.cluster import Cluster, Topic, unknown_to_all
+from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.stale_metadata import unknown_to_all
 
 CONSUMER = -1
 """The replica id of a consumer."""

@@ -12,8 +12,9 @@ from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.settings import WireOptions
 
 if TYPE_CHECKING:
-    from spark_group_source.group.topics import EveryBroker, TopicView
+    from spark_group_source.group.topics import TopicView
     from spark_group_source.wire.cluster import Cluster, Topic
+    from spark_group_source.wire.stale_metadata import EveryBroker
 
 
 @dataclass(frozen=True, slots=True)

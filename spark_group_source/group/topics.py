@@ -10,7 +10,8 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.text import names
-from spark_group_source.wire.cluster import Cluster, Metadata, Topic, metadata_from_each, partitions_of
+from spark_group_source.wire.cluster import Cluster, Metadata, Topic, partitions_of
+from spark_group_source.wire.stale_metadata import merge, metadata_from_each
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +57,9 @@ class TopicView:
             self._brokers = len(response.brokers)
         else:
             others, confirmed = self._ask_all_brokers(wanted, deadline)
-            topics = _merge([topics, *others])
+            topics = merge([topics, *others])
             if not confirmed and (disputed := _missing(known, topics)):
-                topics = _merge([topics, known])
+                topics = merge([topics, known])
         self._warn_of_disputed(disputed)
         self._warn_of_hidden(topics)
         topics = self._with_hidden(topics, known)
@@ -105,38 +106,7 @@ class TopicView:
         }
 
 
-class EveryBroker:
-    """The metadata of all brokers that answer, merged: for decisions that are made once, because one broker may lag."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def metadata(self, wanted: Collection[str] | None, deadline: Deadline) -> Metadata:
-        """As :meth:`TopicView.metadata`; a topic is unknown only if no broker knows it."""
-        first = self._cluster.metadata(wanted, deadline)
-        answers = [answer for _, answer in metadata_from_each(self._cluster, wanted, deadline)]
-        others = [answer.topics for answer in answers if isinstance(answer, Metadata)]
-        return replace(first, topics=_merge([first.topics, *others]))
-
-
 def _missing(known: Mapping[str, Topic], topics: Mapping[str, Topic]) -> frozenset[TopicPartition]:
     visible = {name for name, topic in topics.items() if topic.error != TOPIC_AUTHORIZATION_FAILED}
     expected = partitions_of(topic for name, topic in known.items() if name in visible or name not in topics)
     return expected - partitions_of(topics.values())
-
-
-def _merge(responses: Iterable[Mapping[str, Topic]]) -> Topics:
-    """Every partition of any response; earlier responses take precedence."""
-    merged: Topics = {}
-    for topics in responses:
-        for name, topic in topics.items():
-            before = merged.get(name)
-            if before is None or not before.partitions:
-                merged[name] = topic if topic.partitions or before is None else before
-            else:
-                merged[name] = replace(
-                    before,
-                    partitions={**topic.partitions, **before.partitions},
-                    replicas={**topic.replicas, **before.replicas},
-                )
-    return merged

@@ -21,12 +21,12 @@ from spark_group_source.group.description import STABLE
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, KafkaClients
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.topics import EveryBroker
 from spark_group_source.offsets import EARLIEST, LATEST, BatchOffset, Offsets, Partitions, TopicPartition
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted, unreadable
 from spark_group_source.text import some
-from spark_group_source.wire.cluster import partitions_of, unknown_to_all
+from spark_group_source.wire.cluster import partitions_of
+from spark_group_source.wire.stale_metadata import EveryBroker, unknown_to_all
 
 log = logging.getLogger(__name__)
 

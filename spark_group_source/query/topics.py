@@ -18,10 +18,10 @@ from spark_group_source.errors import (
     raise_or_warn,
 )
 from spark_group_source.group.settings import Subscription
-from spark_group_source.group.topics import EveryBroker
 from spark_group_source.offsets import BatchOffset, TopicPartition, may_be_same
 from spark_group_source.text import names
-from spark_group_source.wire.cluster import Cluster, Metadata, Topic, metadata_from_each, unknown_to_all
+from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.stale_metadata import EveryBroker, known_ids, unknown_to_all
 
 log = logging.getLogger(__name__)
 
@@ -83,20 +83,15 @@ class TopicIds:
         """The id under which the query reads each topic; for a new topic the id it has now, if brokers agree on it."""
         if new := set(topics) - self._read.keys():
             # A position under the id of a former topic would make the topic of now count as recreated.
-            ids = self._known_ids(new)
+            ids = known_ids(self._cluster, new, Deadline.after(LOOKUP_TIMEOUT, self._clock))
             ids -= {(name, "") for name, id_ in ids if id_}  # during an upgrade, only some brokers know it
             self._read |= {name: id_ for name, id_ in ids if [each for each, _ in ids].count(name) == 1}
         return {name: self._read[name] for name in topics if name in self._read}
 
-    def _known_ids(self, topics: Collection[str]) -> set[tuple[str, str]]:
-        """The names of these topics, each with every id under which a broker knows it."""
-        answers = metadata_from_each(self._cluster, topics, Deadline.after(LOOKUP_TIMEOUT, self._clock))
-        known = [answer.topics.values() for _, answer in answers if isinstance(answer, Metadata)]
-        return {(topic.name, topic.id) for each in known for topic in each if not topic.error}
-
     def under_other_ids(self, topics: Collection[str]) -> set[str]:
         """Those topics that any broker knows under another id than the one under which the query reads them."""
-        return {name for name, id_ in self._known_ids(topics) if not may_be_same(self._read.get(name, ""), id_)}
+        ids = known_ids(self._cluster, topics, Deadline.after(LOOKUP_TIMEOUT, self._clock))
+        return {name for name, id_ in ids if not may_be_same(self._read.get(name, ""), id_)}
 
     def recreated(self, topics: Collection[str]) -> dict[str, str]:
         """The ids of those topics that exist under another id than the one under which the query reads them."""

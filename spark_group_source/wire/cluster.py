@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from spark_group_source.clock import Backoff, Deadline, monotonic
 from spark_group_source.errors import (
     GROUP_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
     AuthenticationFailed,
     BrokerUnavailable,
     DeadlineExceeded,
@@ -25,8 +24,7 @@ from spark_group_source.errors import (
     RetriableError,
     describe_error_code,
 )
-from spark_group_source.offsets import Partitions, TopicPartition, may_be_same
-from spark_group_source.text import names
+from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire import sockets, versions, waiting
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.failures import AuthFailures, ReconnectBackoff
@@ -410,50 +408,6 @@ class Cluster:
 
     def _backoff(self) -> Backoff:
         return Backoff(self.options.retry_backoff, self.options.retry_backoff_max)
-
-
-def metadata_from_each(
-    cluster: Cluster, topics: Collection[str] | None, deadline: Deadline
-) -> Iterator[tuple[int, Metadata | GroupSourceError]]:
-    """Asks each broker for the metadata of these topics, or of all; yields its id, and its answer or error.
-
-    The time is divided between the brokers that are left, so that one that does not answer leaves time for the others.
-    """
-    brokers = cluster.broker_ids()
-    for left, broker in zip(range(len(brokers), 0, -1), brokers, strict=True):
-        answer: Metadata | GroupSourceError
-        try:
-            answer = cluster.metadata_from(broker, topics, deadline.at_most(deadline.remaining() / left))
-        except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
-            answer = error
-        yield broker, answer
-
-
-def unknown_to_all(
-    cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline, ids: Mapping[str, str] | None = None
-) -> set[TopicPartition]:
-    """Those partitions that no broker knows: they were deleted, or their topic was recreated under another id.
-
-    One broker may lag behind for long, so each has to answer. A caller that has no position yet leaves out ``ids``.
-    """
-    unknown = set(partitions)
-    answers = metadata_from_each(cluster, {tp.topic for tp in unknown}, deadline) if unknown else ()
-    for broker, answer in answers:
-        if not isinstance(answer, Metadata):
-            log.info("broker %d does not say whether %s exist: %s", broker, names(unknown), answer)
-            return set()
-        unknown = {tp for tp in unknown if not _knows(answer.topics.get(tp.topic), tp, (ids or {}).get(tp.topic, ""))}
-    return unknown if cluster.broker_ids() else set()
-
-
-def _knows(topic: Topic | None, tp: TopicPartition, topic_id: str) -> bool:
-    if (
-        topic is None
-        or topic.error == UNKNOWN_TOPIC_OR_PARTITION
-        or (not topic.error and not may_be_same(topic_id, topic.id))
-    ):
-        return False
-    return bool(topic.error) or tp.partition in topic.partitions
 
 
 def _coordinator_error(group_id: str, error_code: int) -> GroupError:
