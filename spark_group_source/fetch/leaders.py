@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
 from spark_group_source.wire import waiting
 from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.stale_metadata import unknown_to_all
+from spark_group_source.wire.stale_metadata import EveryBroker, unknown_to_all
 
 CONSUMER = -1
 """The replica id of a consumer."""
@@ -148,7 +148,8 @@ def list_offsets(
             break
         have_metadata = True
         try:
-            errors = _attempt(cluster, pending, attempt > 1, read_committed, deadline, offsets, epochs)
+            topics = _topics_of(cluster, pending, attempt > 1, bool(unknown), deadline)
+            errors = _attempt(cluster, topics, pending, read_committed, deadline, offsets, epochs)
         except BrokerUnavailable:
             if not errors:
                 raise
@@ -173,17 +174,26 @@ def list_offsets(
     return offsets
 
 
+def _topics_of(
+    cluster: Cluster, partitions: Iterable[TopicPartition], fresh: bool, from_all: bool, deadline: Deadline
+) -> Mapping[str, Topic]:
+    """The topics of these partitions; ``from_all``: as any broker knows them, because one did not know them all."""
+    topics = {tp.topic for tp in partitions}
+    if from_all:
+        return EveryBroker(cluster).metadata(topics, deadline).topics
+    return cluster.topics(topics, deadline, fresh=fresh)
+
+
 def _attempt(
     cluster: Cluster,
+    topics: Mapping[str, Topic],
     timestamps: Mapping[TopicPartition, int],
-    fresh: bool,
     read_committed: bool,
     deadline: Deadline,
     offsets: dict[TopicPartition, int],
     epochs: dict[TopicPartition, int],
 ) -> PartitionErrors:
     """Asks every leader once, and adds to ``offsets`` and ``epochs``; returns the errors."""
-    topics = cluster.topics({tp.topic for tp in timestamps}, deadline, fresh=fresh)
     responses, errors = send_to_leaders(
         cluster, topics, timestamps, lambda part: _list_offsets_request(part, read_committed), deadline
     )

@@ -7,7 +7,7 @@ there, they are sent on a second connection.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -269,9 +269,10 @@ class ClassicProtocol(GroupProtocol):
         self._returned = None if settings.instance_id is not None else False
         self._session_ends = 0.0
 
-    def subscribe(self, topics: Collection[str]) -> None:
+    def subscribe(self, topics: Mapping[str, Topic]) -> None:
         """See :meth:`GroupProtocol.subscribe`."""
         self._topics = frozenset(topics)
+        self._topic_view.expect(partitions_of(topics.values()))
         self.next_topic_check = self.clock() + self.settings.wire.metadata_max_age
 
     def send(self, request: Action) -> None:

@@ -6,7 +6,7 @@ import logging
 import math
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -39,7 +39,8 @@ from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.group.topics import TopicView
 from spark_group_source.text import names
 from spark_group_source.wire import versions
-from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
+from spark_group_source.wire.stale_metadata import known_ids
 
 if TYPE_CHECKING:
     from spark_group_source.group.member import Member
@@ -199,8 +200,9 @@ class ConsumerProtocol(GroupProtocol):
         self._has_assignment = False
         self._joining_until = 0.0
 
-    def subscribe(self, topics: Collection[str]) -> None:
+    def subscribe(self, topics: Mapping[str, Topic]) -> None:
         """See :meth:`GroupProtocol.subscribe`."""
+        self._topic_view.expect(partitions_of(topics.values()))
         self.member.post(Subscribed(frozenset(topics)))
 
     def send(self, request: Action) -> None:
@@ -317,13 +319,17 @@ class ConsumerProtocol(GroupProtocol):
 
     def _find_topics(self, deadline: Deadline) -> None:
         """Looks up the subscribed topics, among which are those in the assignment."""
+        wanted = self.member.membership.topics
         try:
-            topics = self._cluster.metadata(self.member.membership.topics, deadline).topics
+            topics = self._cluster.metadata(wanted, deadline).topics
         except GroupSourceError as error:
             log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
             return
         found = {UUID(topic.id): name for name, topic in topics.items() if topic.id and not topic.error}
         before = self.member.membership
+        if any(topic_id not in found for topic_id, _ in before.assignment):
+            # The broker may lag behind the coordinator.
+            found |= {UUID(topic_id): name for name, topic_id in known_ids(self._cluster, wanted, deadline) if topic_id}
         self.member.post(TopicsFound(found))
         if self.member.membership.owned != before.owned:
             self._log_assignment(self.member.membership)

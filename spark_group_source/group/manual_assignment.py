@@ -8,7 +8,7 @@ generation; the coordinator accepts them only while the group has no members.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import UNKNOWN_MEMBER_ID, GroupError
@@ -18,7 +18,7 @@ from spark_group_source.group.offsets import NO_MEMBERS, GroupOffsets
 from spark_group_source.group.protocol import RebalanceListener
 from spark_group_source.group.settings import Counters, GroupSettings, Timings
 from spark_group_source.offsets import Partitions
-from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.cluster import Cluster, Topic
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class ManualAssignment:
         self._offsets = GroupOffsets(cluster, settings, timings)
         self._state = Membership(phase=Phase.STABLE)
 
-    def start(self, topics: Collection[str], listener: RebalanceListener) -> None:
+    def start(self, topics: Mapping[str, Topic], listener: RebalanceListener) -> None:
         """Assigns the partitions; ``topics`` are their topics.
 
         Raises:

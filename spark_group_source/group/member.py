@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Protocol
@@ -34,7 +34,7 @@ from spark_group_source.group.membership import (
 from spark_group_source.group.protocol import LEAVE_TIMEOUT, GroupProtocol, RebalanceListener
 from spark_group_source.group.settings import Counters, GroupSettings, Timings
 from spark_group_source.offsets import Partitions
-from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Member:
         # A daemon: a process that ends without close() must not wait for the group.
         self._thread = threading.Thread(target=self._run, name="group-member", daemon=True)
 
-    def start(self, topics: Collection[str], listener: RebalanceListener) -> None:
+    def start(self, topics: Mapping[str, Topic], listener: RebalanceListener) -> None:
         """Begins to join, subscribed to ``topics``. Caller: the query, once."""
         self._protocol.listener = listener
         self._protocol.subscribe(topics)

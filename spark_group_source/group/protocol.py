@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from spark_group_source.clock import WARN_EVERY, Backoff, Clock, Deadline, LogEvery, Wakeup
@@ -30,7 +30,7 @@ from spark_group_source.group.membership import (
 from spark_group_source.group.rejection import LOOKUP_TIMEOUT, explain
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import Partitions
-from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.waiting import sleep
 
 if TYPE_CHECKING:
@@ -198,8 +198,8 @@ class GroupProtocol(ABC):
         self._logged_reason = initial.reason
 
     @abstractmethod
-    def subscribe(self, topics: Collection[str]) -> None:
-        """Sets the topics of the first join. Caller: the query, before the member's thread starts."""
+    def subscribe(self, topics: Mapping[str, Topic]) -> None:
+        """Sets the topics of the first join, as they are at the start. Caller: the query, before the thread starts."""
 
     @abstractmethod
     def send(self, request: Action) -> None:

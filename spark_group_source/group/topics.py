@@ -11,7 +11,7 @@ from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster, Metadata, Topic, partitions_of
-from spark_group_source.wire.stale_metadata import merge, metadata_from_each
+from spark_group_source.wire.stale_metadata import is_confirmed, merge, metadata_from_each
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class TopicView:
         self.disputed: Partitions = frozenset()
 
     def expect(self, partitions: Iterable[TopicPartition]) -> None:
-        """Notes that these partitions exist, because members of the group own them."""
+        """Notes that these partitions exist: members of the group own them, or other brokers knew them at the start."""
         for tp in partitions:
             topic = self._known.get(tp.topic) or Topic(tp.topic, "", {})
             if tp.partition not in topic.partitions:
@@ -75,7 +75,7 @@ class TopicView:
                 responses.append(dict(answer.topics))
             else:
                 log.debug("group %s: broker %d returned no topics: %s", self._group_id, broker, answer)
-        return responses, len(responses) >= min(2, max(self._brokers, len(self._cluster.broker_ids()))) > 0
+        return responses, is_confirmed(len(responses), max(self._brokers, len(self._cluster.broker_ids())))
 
     def _warn_of_disputed(self, disputed: Partitions) -> None:
         if disputed - self.disputed:

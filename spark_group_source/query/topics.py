@@ -159,9 +159,15 @@ class TopicValidator:
 
     def __init__(self, cluster: Cluster, subscription: Subscription, fail_on_data_loss: bool, clock: Clock) -> None:
         self._cluster = cluster
+        self._every_broker = EveryBroker(cluster)
         self._subscription = subscription
         self._fail_on_data_loss = fail_on_data_loss
         self._clock = clock
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether enough brokers have answered the last lookup to tell which topics and partitions exist now."""
+        return self._every_broker.confirmed
 
     def find(self, logged: Iterable[TopicPartition]) -> dict[str, Topic]:
         """The topics to read. ``logged`` are the partitions that the query read before its restart.
@@ -175,8 +181,8 @@ class TopicValidator:
         deadline = Deadline.after(START_TIMEOUT, self._clock)
         unknown_until = deadline.at_most(UNKNOWN_TOPIC_TIMEOUT)
         while True:
-            asked_all = unknown_until.expired()
-            topics = self._look_up(EveryBroker(self._cluster) if asked_all else self._cluster, deadline)
+            waited = unknown_until.expired()
+            topics = self._look_up(deadline)
             required = self._required(read_before)
             errors = {name: topics[name].error if name in topics else UNKNOWN_TOPIC_OR_PARTITION for name in required}
             errors = {name: error_code for name, error_code in errors.items() if error_code}
@@ -189,11 +195,11 @@ class TopicValidator:
                 return topics
             unknown = {TopicPartition(name, 0) for name, code in errors.items() if code == UNKNOWN_TOPIC_OR_PARTITION}
             unknown |= missing
-            if TOPIC_AUTHORIZATION_FAILED in errors.values() or (asked_all and deadline.expired()):
+            if TOPIC_AUTHORIZATION_FAILED in errors.values() or (waited and deadline.expired()):
                 break
             # A broker that does not answer leaves time to ask the others again.
-            asked_all_in_vain = asked_all and LEADER_NOT_AVAILABLE not in errors.values()
-            if asked_all_in_vain and unknown_to_all(self._cluster, unknown, deadline.at_most(WARN_AFTER)) == unknown:
+            waited_in_vain = waited and LEADER_NOT_AVAILABLE not in errors.values()
+            if waited_in_vain and unknown_to_all(self._cluster, unknown, deadline.at_most(WARN_AFTER)) == unknown:
                 break
             time.sleep(RETRY_INTERVAL)
         self._raise_or_skip(errors, missing, read_before)
@@ -204,10 +210,10 @@ class TopicValidator:
         subscribed = filter(self._subscription.matches, {tp.topic for tp in logged})
         return {name for name in subscribed if name not in topics or topics[name].error}
 
-    def _look_up(self, view: Cluster | EveryBroker, deadline: Deadline) -> dict[str, Topic]:
-        """The topics that exist. Logs a wrong address long before the timeout."""
+    def _look_up(self, deadline: Deadline) -> dict[str, Topic]:
+        """The topics that any broker knows. Logs a wrong address long before the timeout."""
         try:
-            return self._subscription.find(view, deadline.at_most(WARN_AFTER))
+            return self._subscription.find(self._every_broker, deadline.at_most(WARN_AFTER))
         except BrokerUnavailable as error:
             if deadline.expired():
                 raise
@@ -216,7 +222,7 @@ class TopicValidator:
                 deadline.remaining(),
                 error.happened,
             )
-        return self._subscription.find(view, deadline)
+        return self._subscription.find(self._every_broker, deadline)
 
     def _required(self, read_before: frozenset[TopicPartition]) -> list[str]:
         """Topics that must exist: those named, and those read before that the subscription still matches."""

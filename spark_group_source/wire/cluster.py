@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,8 +28,6 @@ from spark_group_source.wire import sockets, versions, waiting
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.failures import AuthFailures, ReconnectBackoff
 from spark_group_source.wire.settings import WireOptions
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

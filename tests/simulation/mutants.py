@@ -445,7 +445,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M39",
         7,
         "a topic counts as deleted although a broker that may know it has not answered",
-        (("wire/cluster.py", "return set()", "continue"),),
+        (("wire/stale_metadata.py", "return set()", "continue"),),
     ),
     Mutant(
         "M40",
@@ -478,7 +478,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "M44",
         9,
         "one broker that does not know a partition leaves it without an owner, while the others do not answer",
-        (("group/topics.py", "= min(2, max(self._brokers, len(self._cluster.broker_ids()))) >", ""),),
+        (
+            (
+                "group/topics.py",
+                "is_confirmed(len(responses), max(self._brokers, len(self._cluster.broker_ids())))",
+                "len(responses) > 0",
+            ),
+        ),
     ),
     Mutant(
         "M45",

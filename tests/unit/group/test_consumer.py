@@ -31,7 +31,7 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Phase
 from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand
@@ -100,7 +100,7 @@ def protocol(hand: Hand) -> Iterator[ConsumerProtocol]:
         member = Member(cluster, settings, Mock(), hand)
         assert isinstance(member._protocol, ConsumerProtocol)
         member._protocol.listener = Mock()
-        member._protocol.subscribe(["t"])
+        member._protocol.subscribe({"t": Topic("t", "", {})})
         yield member._protocol
         cluster.close()
         member._closing.close()
