@@ -89,11 +89,24 @@ class OffsetRange:
 
 
 class PinnedStart(NamedTuple):
-    """Where a partition of the topic with this id starts; ``None``: ``startingOffsets`` is still to be looked up."""
+    """Where a partition of the topic with this id starts; ``None``: ``startingOffsets`` is still to be looked up.
+
+    If that is ``latest``, and the leader did not answer at the start, ``since`` is the time of the start, in
+    milliseconds since 1970, ``epoch`` the leader epoch then, and ``leaderless`` whether there was no leader. Otherwise
+    ``since`` is 0.
+    """
 
     topic_id: str = ""
     offset: int | None = None
     epoch: int = UNKNOWN_EPOCH
+    since: int = 0
+    leaderless: bool = False
+
+    def as_json(self) -> list[Any] | None:
+        """What the offset JSON has for it beside the topic id."""
+        if self.offset is not None:
+            return [self.offset, self.epoch]
+        return [None, self.epoch, self.since, self.leaderless] if self.since else None
 
 
 PinnedOffsets = Mapping[TopicPartition, PinnedStart]
@@ -157,8 +170,9 @@ class BatchOffset:
 
         ``{"group": id, "topics": {name: {"id": id, "partitions": {"0": [start, end, epoch, lineage]}}},
         "version": 3}``, and if there are any ``"resets": {name: [0]}`` and ``"starts": {name: {"id": id, "partitions":
-        {"0": [offset, epoch] or null}}}``, before ``{name: {"0": offset or null}}``. A partition that nobody has moved
-        has no lineage, and then no epoch either if that is unknown. ``"repeated": true`` is left out if it is false.
+        {"0": [offset, epoch] or null}}}``, before ``{name: {"0": offset or null}}``. A start with a time ``since`` is
+        ``[null, epoch, since, leaderless]``. A partition that nobody has moved has no lineage, and then no epoch either
+        if that is unknown. ``"repeated": true`` is left out if it is false.
         """
         topics: dict[str, Any] = {}
         for read in sorted(self.ranges.values()):
@@ -173,7 +187,7 @@ class BatchOffset:
             logged["resets"] = numbers_by_topic(self.resets)
         for (name, number), start in sorted(self.pinned_starts.items()):
             topic = logged.setdefault("starts", {}).setdefault(name, {"id": start.topic_id, "partitions": {}})
-            topic["partitions"][str(number)] = None if start.offset is None else [start.offset, start.epoch]
+            topic["partitions"][str(number)] = start.as_json()
         return logged
 
     @classmethod

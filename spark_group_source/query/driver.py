@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 from spark_group_source.clock import Clock, Deadline, LogEvery, monotonic
@@ -19,15 +20,15 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import GroupOffsets, KafkaClients
 from spark_group_source.group.settings import Counters, CurrentCoordinator, GroupSettings, Timings
-from spark_group_source.offsets import BatchOffset, Offsets, PinnedOffsets, PinnedStart
+from spark_group_source.offsets import BatchOffset, Offsets
 from spark_group_source.options.settings import SourceOptions, stream_start
+from spark_group_source.query.latest_at_start import starts_of
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.planner import BatchLimits, BatchPlanner
 from spark_group_source.query.start_specs import check_names
 from spark_group_source.query.topics import TopicValidator
 from spark_group_source.text import some
-from spark_group_source.wire.cluster import Topic, partitions_of
 
 log = logging.getLogger(__name__)
 
@@ -127,11 +128,6 @@ def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, appl
         )
 
 
-def _existing(topics: Mapping[str, Topic]) -> PinnedOffsets:
-    """The partitions of these topics, whose starts are still to be looked up."""
-    return {tp: PinnedStart(topics[tp.topic].id) for tp in partitions_of(topics.values())}
-
-
 class Driver:
     """One running query."""
 
@@ -165,7 +161,8 @@ class Driver:
         Raises:
             BrokerUnavailable, TopicError: as :meth:`start`.
         """
-        self._assigned_partitions.resolver.pin_latest(_existing(self._topics.find(())), self._clients)
+        existing = starts_of(self._topics.find(()), time.time())
+        self._assigned_partitions.resolver.pin_latest(existing, self._clients)
 
     def start(self, logged: BatchOffset, *, replayed: bool = False) -> None:
         """Checks that the topics exist, then joins the group.
@@ -187,10 +184,12 @@ class Driver:
         if lacks := self._clients.cluster.lacks():
             log.warning("group %s: these brokers have no %s", self._options.group.group_id, "; no ".join(lacks))
         self._planner.restore(logged, self._topics.deleted(topics, logged.ranges))
-        existing = _existing(topics)
+        existing = starts_of(topics, time.time())
         if logged.is_empty:
             check_names(stream_start(self._options), existing)
-        self._assigned_partitions.resolver.restore(logged, existing, self._clients, replayed=replayed)
+        self._assigned_partitions.resolver.restore(
+            logged, existing, self._clients, replayed=replayed, confirmed=self._topics.confirmed
+        )
         self._member.start(topics, self._assigned_partitions)
 
     def await_assignment(self) -> None:

@@ -62,6 +62,7 @@ from spark_group_source.offsets import (
     Offsets,
     Partitions,
     PinnedOffsets,
+    PinnedStart,
     TopicPartition,
     may_be_same,
 )
@@ -148,7 +149,7 @@ class PinnedStarts:
     def pin(self, starts: Mapping[TopicPartition, Start]) -> PinnedStarts:
         """The same with these starting offsets, for partitions that are still to start."""
         found = {tp: starts[tp] for tp in starts.keys() & self.offsets.keys()}
-        pinned = {tp: self.offsets[tp]._replace(offset=at.offset, epoch=at.epoch) for tp, at in found.items()}
+        pinned = {tp: PinnedStart(self.offsets[tp].topic_id, at.offset, at.epoch) for tp, at in found.items()}
         return replace(self, offsets={**self.offsets, **pinned})
 
     def without(self, partitions: Iterable[TopicPartition]) -> PinnedStarts:

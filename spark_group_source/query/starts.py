@@ -8,7 +8,8 @@
    same lineage (:func:`.offset_tracker.resume_at`; the table of cases is under "Lineages" in ``DESIGN.md``).
 4. Without either, a **starting offset**:
    a. for partitions that existed when the query first started, and those of topics or partitions that were added to the
-      options since: what ``latest`` was then (pinned), or another ``startingOffsets``, looked up now;
+      options since: what ``latest`` was then (pinned, or found by ``latest_at_start.py`` if the leader did not answer
+      then), or another ``startingOffsets``, looked up now;
    b. for other partitions that were added since: earliest. If that is above 0, ``failOnDataLoss`` applies;
    c. for a recreated topic: earliest.
 5. **``startingOffsetsCallback``** may move any of these.
@@ -31,7 +32,15 @@ from spark_group_source.errors import DeadlineExceeded, OptionError, RetriableEr
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, KafkaClients
-from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, PinnedOffsets, TopicPartition
+from spark_group_source.offsets import (
+    BatchOffset,
+    OffsetRange,
+    Offsets,
+    Partitions,
+    PinnedOffsets,
+    PinnedStart,
+    TopicPartition,
+)
 from spark_group_source.options.offsets import (
     Earliest,
     FromCommitted,
@@ -42,6 +51,7 @@ from spark_group_source.options.offsets import (
     number_in_json,
 )
 from spark_group_source.options.settings import SourceOptions, stream_start
+from spark_group_source.query.latest_at_start import LatestAtStart
 from spark_group_source.query.offset_tracker import OffsetTracker, Owned, PinnedStarts, Start, StartRule, resume_at
 from spark_group_source.query.start_specs import resolve_spec
 from spark_group_source.text import names, some
@@ -176,10 +186,17 @@ class StartOffsetResolver:
         self._replayed: dict[TopicPartition, OffsetRange] = {}
         self._checkpoint_without_group = False
         self._warned_of_clock = False
+        self._confirmed, self._began_at = True, 0
         self._unchecked_commits: Partitions | None = None
 
     def restore(
-        self, logged: BatchOffset, existing: PinnedOffsets, clients: KafkaClients, *, replayed: bool = False
+        self,
+        logged: BatchOffset,
+        existing: PinnedOffsets,
+        clients: KafkaClients,
+        *,
+        replayed: bool = False,
+        confirmed: bool = True,
     ) -> None:
         """Begins where the checkpoint stands. Caller: the query, before the member starts.
 
@@ -190,11 +207,15 @@ class StartOffsetResolver:
         latest the query would miss their first records.
 
         Args:
+            existing: the partitions of now, as :func:`.latest_at_start.starts_of` returns them.
             replayed: Spark has replayed the batch ``logged``, because an earlier process did not complete it.
+            confirmed: whether enough brokers have said which partitions exist (:mod:`.wire.stale_metadata`).
 
         Raises:
             GroupSourceError: a leader permanently rejects the lookup of an end offset.
         """
+        self._confirmed = confirmed
+        self._began_at = round(time.time() * 1000)
         reset = self._options.reset_offsets_on_start
         added = existing if logged.is_empty else self._added(logged, existing)
         if logged.is_empty:
@@ -221,14 +242,16 @@ class StartOffsetResolver:
         """The latest offsets of those partitions for which ``startingOffsets`` means latest, looked up once.
 
         Other values of the option do not change with time. The lookup covers partitions that this query owns only
-        later, so that it misses no record in between. Caller: the query.
+        later, so that it misses no record in between. Of a partition whose leader does not answer, the result keeps
+        what shows later where its log ended. Caller: the query.
         """
         if self._latest is None:
             spec = _without_commit(stream_start(self._options))
             latest = frozenset(tp for tp in existing if _is_latest(spec, tp))
             deadline = Deadline.after(RESOLVE_TIMEOUT)
             found = self._look_up(Latest(), StartRule.STARTING_OFFSETS, latest, clients, deadline) if latest else {}
-            self._latest = PinnedStarts(existing).pin(found).offsets
+            to_pin = {tp: at if tp in latest else PinnedStart(at.topic_id) for tp, at in existing.items()}
+            self._latest = PinnedStarts(to_pin).pin(found).offsets
         return self._latest
 
     @property
@@ -304,8 +327,19 @@ class StartOffsetResolver:
             for tp, at in pinned.offsets.items()
             if at.offset is not None and tp in existed
         }
-        starts |= self._by_options(existed - starts.keys(), clients, deadline)
+        waiting = {tp: at for tp, at in pinned.offsets.items() if tp in existed and at.since}
+        starts |= self._latest_at_start(waiting, clients, deadline)
+        starts |= self._by_options(existed - starts.keys() - waiting.keys(), clients, deadline)
         return starts | self._of_added(partitions - existed, clients, deadline)
+
+    def _latest_at_start(self, waiting: PinnedOffsets, clients: KafkaClients, deadline: Deadline) -> Starts:
+        """The starts of partitions whose leaders did not answer when the query started, as far as they answer now."""
+
+        def look_up(epochs: dict[TopicPartition, int]) -> Offsets:
+            lookup = LatestAtStart(clients.cluster, self._options.fetch.read_committed, deadline, epochs)
+            return lookup.offsets(waiting)
+
+        return self._starts_at(StartRule.STARTING_OFFSETS, frozenset(waiting), look_up)
 
     def _by_options(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Starts:
         if not partitions:
@@ -320,9 +354,17 @@ class StartOffsetResolver:
         return self._look_up(spec, StartRule.STARTING_OFFSETS, partitions, clients, deadline)
 
     def _of_added(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Starts:
-        """The earliest offsets of partitions that were added since the query first started."""
+        """The earliest offsets of partitions that were added since the query first started.
+
+        A log without its first records is older. If too few brokers have answered at the start to tell that it existed,
+        it counts as existing then.
+        """
         earliest = self._look_up(Earliest(), StartRule.ADDED, partitions, clients, deadline)
         late = {tp: start.offset for tp, start in earliest.items() if start.offset > 0}
+        if late and self._may_have_existed():
+            found_late = frozenset(late)
+            others = {tp: start for tp, start in earliest.items() if tp not in late}
+            return others | self._of_existing(found_late, clients, deadline)
         if late:
             gaps = some([f"{tp} at offset {offset}" for tp, offset in sorted(late.items())])
             raise_or_warn(
@@ -335,6 +377,19 @@ class StartOffsetResolver:
             )
         return earliest
 
+    def _may_have_existed(self) -> bool:
+        """Whether a partition that is found now may have existed at the start: members look once per metadata age."""
+        age = time.time() - self._began_at / 1000
+        return not self._confirmed and age < 2 * self._options.wire.metadata_max_age
+
+    def _of_existing(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Starts:
+        """The starts of partitions that existed at the start, unknown to the broker that answered then."""
+        log.info("group %s: a broker did not know %s when the query started", self._group_id, names(partitions))
+        spec = _without_commit(stream_start(self._options))
+        latest = {tp: PinnedStart(since=self._began_at) for tp in partitions if _is_latest(spec, tp)}
+        starts = self._latest_at_start(latest, clients, deadline)
+        return starts | self._by_options(partitions - latest.keys(), clients, deadline)
+
     def earliest(self, partitions: Partitions, clients: KafkaClients) -> Starts:
         """The starts of these partitions of recreated topics, as far as leaders answer."""
         return self._look_up(Earliest(), StartRule.RECREATED, partitions, clients, Deadline.after(RESOLVE_TIMEOUT))
@@ -343,24 +398,35 @@ class StartOffsetResolver:
         self, spec: OffsetSpec, rule: StartRule, partitions: Partitions, clients: KafkaClients, deadline: Deadline
     ) -> Starts:
         """The starts of these partitions by this rule, as far as leaders answer."""
+
+        def look_up(epochs: dict[TopicPartition, int]) -> Offsets:
+            def list_them(specs: Offsets) -> Offsets:
+                return list_offsets(
+                    clients.cluster,
+                    specs,
+                    read_committed=self._options.fetch.read_committed,
+                    deadline=deadline,
+                    missing=set(),  # these are left out, and stay unresolved
+                    epochs=epochs,
+                )
+
+            return resolve_spec(spec, partitions, list_them, self._options.fetch.fail_on_data_loss)
+
+        return self._starts_at(rule, partitions, look_up)
+
+    def _starts_at(
+        self, rule: StartRule, partitions: Partitions, look_up: Callable[[dict[TopicPartition, int]], Offsets]
+    ) -> Starts:
+        """The starts at the offsets that ``look_up`` returns; it puts the leaders' epochs into its argument."""
+        if not partitions:
+            return {}
         epochs: dict[TopicPartition, int] = {}
-
-        def look_up(specs: Offsets) -> Offsets:
-            return list_offsets(
-                clients.cluster,
-                specs,
-                read_committed=self._options.fetch.read_committed,
-                deadline=deadline,
-                missing=set(),  # these are left out, and stay unresolved
-                epochs=epochs,
-            )
-
         why: object = "no leader answers"
         try:
-            offsets = resolve_spec(spec, partitions, look_up, self._options.fetch.fail_on_data_loss)
+            offsets = look_up(epochs)
         except RetriableError as error:
             offsets, why = {}, error
-        if unresolved := set(partitions) - offsets.keys():
+        if unresolved := partitions - offsets.keys():
             log.warning("group %s: no start position for %s: %s", self._group_id, names(unresolved), why)
         return {tp: Start(offset, rule, epoch=epochs[tp]) for tp, offset in offsets.items()}
 

@@ -1,0 +1,91 @@
+"""What ``latest`` meant when the query started, of partitions whose leaders did not answer then.
+
+An end that is looked up once the leader is back lies behind the records that were written meanwhile: the query would
+skip them. Two lookups find an earlier offset, and the lower one applies:
+
+1. **The end of the leader epoch at the start**, from a leader of a later epoch (KIP-320). A partition without a leader
+   takes no records, so this is exactly where its log ended, and the other lookup is left out.
+2. **The first record at or after the time of the start**, if metadata named a leader: it may have taken records that
+   this query could not see, in the same epoch, or before a later one began. It also serves where epochs are unknown.
+   The times are those of the records: with ``CreateTime``, a producer whose clock is slow hides records from this
+   lookup, and one whose clock is fast makes the query begin earlier.
+
+Neither is beyond the end of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_group_source.clock import Deadline
+from spark_group_source.fetch.leaders import UNCHECKED, UNDEFINED_EPOCH_OFFSET, epoch_end_offsets, list_offsets
+from spark_group_source.offsets import LATEST, UNKNOWN_EPOCH, Offsets, PinnedOffsets, PinnedStart, TopicPartition
+from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
+
+
+def starts_of(topics: Mapping[str, Topic], now: float) -> dict[TopicPartition, PinnedStart]:
+    """The partitions of these topics, whose starts are still to be looked up, with what shows later where they ended.
+
+    Args:
+        now: seconds since 1970.
+    """
+    return {tp: _start_of(topics[tp.topic], tp.partition, round(now * 1000)) for tp in partitions_of(topics.values())}
+
+
+def _start_of(topic: Topic, number: int, now: int) -> PinnedStart:
+    epoch = topic.epochs.get(number, UNKNOWN_EPOCH)
+    return PinnedStart(topic.id, None, epoch, now, leaderless=topic.partitions[number] is None)
+
+
+class LatestAtStart:
+    """One lookup of these partitions. ``epochs`` receives the epochs of the leaders that answered."""
+
+    def __init__(
+        self, cluster: Cluster, read_committed: bool, deadline: Deadline, epochs: dict[TopicPartition, int]
+    ) -> None:
+        self._cluster = cluster
+        self._read_committed = read_committed
+        self._deadline = deadline
+        self._epochs = epochs
+
+    def offsets(self, pinned: PinnedOffsets) -> dict[TopicPartition, int]:
+        """Where the logs ended at the start, as far as leaders answer. ``pinned`` are the partitions as of the start.
+
+        Raises:
+            TopicError: the principal may not describe a topic.
+            BrokerUnavailable, DeadlineExceeded: no leader answers.
+        """
+        # First: a record that is written between the lookups lies behind this end, and is read.
+        ends = self._list_offsets(dict.fromkeys(pinned, LATEST))
+        ends_of_epochs, unanswered = self._ends_of_epochs({tp: pinned[tp].epoch for tp in ends})
+        answered = ends.keys() - unanswered
+        exact = {tp for tp in ends_of_epochs if pinned[tp].leaderless}
+        by_time = self._list_offsets({tp: pinned[tp].since for tp in answered - exact})
+        # Without a record as late as the start, the lookup of its time returns -1.
+        candidates = [ends, ends_of_epochs, {tp: offset for tp, offset in by_time.items() if offset >= 0}]
+        return {tp: min(offsets[tp] for offsets in candidates if tp in offsets) for tp in exact | by_time.keys()}
+
+    def _ends_of_epochs(self, epochs: Offsets) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
+        """The ends of these epochs that have ended, and the partitions whose leaders do not say whether theirs has."""
+        known = {tp: epoch for tp, epoch in epochs.items() if epoch != UNKNOWN_EPOCH}
+        if not known:
+            return {}, set()
+        topics = self._cluster.topics({tp.topic for tp in known}, self._deadline, fresh=True)
+        answers = epoch_end_offsets(self._cluster, topics, known, self._deadline)
+        unanswered = {tp for tp in known if tp not in answers or answers[tp].end_offset == UNDEFINED_EPOCH_OFFSET}
+        ended = {
+            tp: answer.end_offset
+            for tp, answer in answers.items()
+            if tp not in unanswered and answer.leader_epoch > known[tp] and answer.end_offset != UNCHECKED
+        }
+        return ended, unanswered
+
+    def _list_offsets(self, timestamps: Offsets) -> dict[TopicPartition, int]:
+        return list_offsets(
+            self._cluster,
+            timestamps,
+            read_committed=self._read_committed,
+            deadline=self._deadline,
+            missing=set(),  # these are left out, and looked up again
+            epochs=self._epochs,
+        )
