@@ -22,6 +22,8 @@ from spark_group_source.errors import (
     UNKNOWN_MEMBER_ID,
     UNKNOWN_SERVER_ERROR,
     UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSTABLE_OFFSET_COMMIT,
     describe_error_code,
 )
 from spark_group_source.group.coordinator import CoordinatorClient
@@ -102,6 +104,10 @@ brokers' default ``message.max.bytes``, about 1,000 partitions. A broker rejects
 
 RECORD_BYTES = 64
 """Bytes of one partition's offset in that log, beside the names and the metadata."""
+
+
+ERRORS_OF_ONE_PARTITION = {UNKNOWN_TOPIC_OR_PARTITION, UNSTABLE_OFFSET_COMMIT, UNKNOWN_TOPIC_ID}
+"""Error codes with which the coordinator does not return the offset of one partition now, and does of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +257,11 @@ class GroupOffsets:
         return CommitResult(confirmed, errors, failure=failure)
 
     def committed(
-        self, partitions: Iterable[TopicPartition] | None, deadline: Deadline, me: Membership | None = None
+        self,
+        partitions: Iterable[TopicPartition] | None,
+        deadline: Deadline,
+        me: Membership | None = None,
+        unavailable: dict[TopicPartition, RequestFailed] | None = None,
     ) -> dict[TopicPartition, CommittedOffset] | RequestFailed:
         """The group's committed offsets, of all partitions for ``None``; partitions without a commit are left out.
 
@@ -259,7 +269,9 @@ class GroupOffsets:
 
         As a member of either protocol, it asks the broker that knows this generation: a former one has old offsets.
 
-        Asks for stable offsets: while a transaction has pending offsets, the broker returns an error to retry.
+        Asks for stable offsets: while a transaction has pending offsets, the broker returns an error to retry for their
+        partitions. If ``unavailable`` is given, it receives the failure of each such partition, and the call returns
+        the others. Without it, the failure of one partition is that of the call.
         """
         deadline = deadline.at_most(self._settings.offset_fetch_timeout)
         if me is not None and me.generation != NO_GENERATION and (failure := self._client.connect_to_known(deadline)):
@@ -286,17 +298,19 @@ class GroupOffsets:
         if isinstance(response, RequestFailed):
             return response
         group = response.groups[0] if response.groups else response  # before version 8 there is only one
+        if group.error_code:
+            return self._client.failure("OffsetFetch", group.error_code)
+        parts = {TopicPartition(of.name, part.partition_index): part for of in group.topics for part in of.partitions}
         offsets = {}
-        for topic in group.topics:
-            for part in topic.partitions:
-                if part.error_code:  # any: without a commit the partition would start at startingOffsets
-                    return self._client.failure("OffsetFetch", part.error_code, topics=[topic.name])
-                if part.committed_offset >= 0:
-                    tp = TopicPartition(topic.name, part.partition_index)
-                    offsets[tp] = CommittedOffset(
-                        part.committed_offset, part.metadata or "", part.committed_leader_epoch
-                    )
-        return self._client.failure("OffsetFetch", group.error_code) if group.error_code else offsets
+        for tp, part in parts.items():
+            if part.error_code:  # any: without a commit the partition would start at startingOffsets
+                failure = self._client.failure("OffsetFetch", part.error_code, topics=[tp.topic])
+                if unavailable is None or part.error_code not in ERRORS_OF_ONE_PARTITION:
+                    return failure
+                unavailable[tp] = failure
+            elif part.committed_offset >= 0:
+                offsets[tp] = CommittedOffset(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
+        return offsets
 
     def topic_ids(self, topics: Collection[str], deadline: Deadline) -> dict[str, str] | RequestFailed:
         """The ids that these topics have for the coordinator."""

@@ -151,7 +151,10 @@ class AvailableNowTarget:
     def _look_at_progress(self, to_reset: Partitions) -> None:
         self._progress_at = min(self._progress_at, self._clock())
         deadline = Deadline.after(LOOKUP_TIMEOUT + self._settings.offset_fetch_timeout, self._clock)
-        committed = self._group_offsets.committed(self._unreached, deadline) if self._unreached else {}
+        unavailable: dict[TopicPartition, RequestFailed] = {}  # these are unreached, and the others make progress
+        committed: dict[TopicPartition, CommittedOffset] | RequestFailed = {}
+        if self._unreached:
+            committed = self._group_offsets.committed(self._unreached, deadline, unavailable=unavailable)
         looked_before, self._looked_at = self._looked_at, None
         try:
             if isinstance(committed, RequestFailed):
@@ -159,7 +162,7 @@ class AvailableNowTarget:
                     raise committed.error
                 log.warning("group %s: the group's progress is unknown: %s", self._settings.group_id, committed.reason)
             else:
-                self._update_progress(committed, to_reset, deadline)
+                self._update_progress(committed, to_reset | unavailable.keys(), deadline)
                 self._owners = self._other_owners() if self._unreached else []
                 self._looked_at = self._clock()
                 if self._owners:

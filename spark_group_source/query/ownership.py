@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Mapping
 
-from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.clock import Backoff, Clock, Deadline, monotonic
 from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, GroupSourceError, RetriableError
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 RESOLVE_BACKOFF_FACTOR, RESOLVE_BACKOFF_MAX = 4.0, 30.0
 """Backoff between lookups of start positions that no leader returns, as a multiple of the time that the last lookup
 took, and its maximum in seconds. It applies while the query has other partitions to read: they wait for each lookup."""
+
+FAILED_LOOKUPS_BACKOFF_MAX = 10.0
+"""Maximum seconds of the backoff after several such lookups in a row, however quick they are. A commit that fails
+meanwhile shortens it."""
 
 
 RENEW_EVERY = 3600.0
@@ -54,9 +58,10 @@ class AssignedPartitions:
         self.counters = member.counters
         self.tracker = tracker
         self._retry_timer = RetryTimer(options.commit_retry_interval, clock)
+        self._failed_lookups = Backoff(options.commit_retry_interval, FAILED_LOOKUPS_BACKOFF_MAX, jitter=0.0)
         self._renewal = RetryTimer(RENEW_EVERY, clock) if options.group.subscription.partitions else None
         self.committer = Committer(options, tracker, member, self._retry_timer, metadata_fields or {})
-        self.resolver = StartOffsetResolver(options, tracker)
+        self.resolver = StartOffsetResolver(options, tracker, clock)
         self._options = options
         self._clock = clock
         self._group_id = options.group.group_id
@@ -74,6 +79,7 @@ class AssignedPartitions:
     def partitions_revoked(self, partitions: Partitions) -> None:
         """Removes revoked partitions. Caller: the member's thread."""
         in_flight, uncommitted = self.tracker.remove(partitions)
+        self.resolver.unresolved.forget(partitions)
         log.info("group %s: revoked %s", self._group_id, names(partitions))
         self.counters.revoked += len(partitions)
         self.counters.revocation_timed_out += len(in_flight | uncommitted)
@@ -97,6 +103,7 @@ class AssignedPartitions:
         log.warning("group %s: lost %s: %s", self._group_id, names(partitions), reason)
         self.counters.lost += len(partitions)
         self.tracker.remove(partitions)
+        self.resolver.unresolved.forget(partitions)
 
     def retry_pending(
         self, me: Membership, deadline: Deadline | None = None, clients: KafkaClients | None = None
@@ -135,7 +142,7 @@ class AssignedPartitions:
         if not unsettled:
             return
         deadline = deadline or Deadline.after(self._options.commit_timeout)
-        found = clients.offsets.committed(unsettled, deadline, me)
+        found = clients.offsets.committed(unsettled, deadline, me, unavailable={})
         if isinstance(found, RequestFailed):
             log.debug("group %s: the committed offsets are not verified: %s", self._group_id, found.reason)
         elif moved := self.tracker.verify(found):
@@ -164,13 +171,19 @@ class AssignedPartitions:
                     and getattr(error, "error_code", None) != UNKNOWN_TOPIC_OR_PARTITION
                 ):
                     raise
-                log.warning("group %s: no start position for %s: %s", self._group_id, names(lookup), error)
+                self.resolver.unresolved.note(frozenset(lookup), error)
         self._renew_if_due()
         self.committer.commit(me, clients, deadline)
-        backoff = min((self._clock() - began) * RESOLVE_BACKOFF_FACTOR, RESOLVE_BACKOFF_MAX)
+        self._retry_timer.restart(self._lookup_backoff(me, took=self._clock() - began))
+
+    def _lookup_backoff(self, me: Membership, took: float) -> float:
+        """Seconds until the next lookup of unresolved start positions, after one that ``took`` so many seconds."""
         unresolved = self.tracker.unresolved(me)
         blocks_others = unresolved and self.tracker.positions(me) and not self.tracker.uncommitted() - unresolved
-        self._retry_timer.restart(backoff if blocks_others else 0.0)
+        if not blocks_others:
+            self._failed_lookups.reset()
+            return 0.0
+        return max(min(took * RESOLVE_BACKOFF_FACTOR, RESOLVE_BACKOFF_MAX), self._failed_lookups.next())
 
     def _renew_if_due(self) -> None:
         """Makes the offsets of assigned partitions pending again, first when they start: a query may be short."""

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from spark_group_source.clock import Deadline
+from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DeadlineExceeded, OptionError, RetriableError, raise_or_warn
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.group.membership import Membership, RequestFailed
@@ -54,6 +54,7 @@ from spark_group_source.options.settings import SourceOptions, stream_start
 from spark_group_source.query.latest_at_start import LatestAtStart
 from spark_group_source.query.offset_tracker import OffsetTracker, Owned, PinnedStarts, Start, StartRule, resume_at
 from spark_group_source.query.start_specs import resolve_spec
+from spark_group_source.query.unresolved_starts import UnresolvedStarts
 from spark_group_source.text import names, some
 from spark_group_source.user_code import load
 
@@ -173,11 +174,14 @@ Starts = dict[TopicPartition, Start]
 class StartOffsetResolver:
     """Resolves start positions and records them in the tracker, for the thread that began the lookup.
 
+    ``unresolved`` logs those that are not found yet.
+
     ``_replayed`` are the ranges that Spark has just read again, in the lineage of that moment (:func:`resume_at`), of
     partitions that have not started since: from there on their commits are this query's own.
     """
 
-    def __init__(self, options: SourceOptions, tracker: OffsetTracker) -> None:
+    def __init__(self, options: SourceOptions, tracker: OffsetTracker, clock: Clock = monotonic) -> None:
+        self.unresolved = UnresolvedStarts(options.group.group_id, clock)
         self._options = options
         self._tracker = tracker
         self._group_id = options.group.group_id
@@ -260,7 +264,9 @@ class StartOffsetResolver:
         return RESOLVE_TIMEOUT + self._options.group.offset_fetch_timeout
 
     def resolve(self, lookup: Owned, me: Membership, clients: KafkaClients, deadline: Deadline) -> None:
-        """Records where the partitions start, by the rules above; those without a leader stay unresolved.
+        """Records where the partitions start, by the rules above.
+
+        Those without a leader, or whose commit the coordinator does not return now, stay unresolved.
 
         Raises:
             DataLoss: the options name an offset that is not in the log.
@@ -270,8 +276,8 @@ class StartOffsetResolver:
         partitions, began_at = frozenset(lookup), time.time()
         # First, and as the coordinator knows them: a commit is of this topic or a later one.
         ids = _answered(clients.offsets.topic_ids({tp.topic for tp in partitions}, deadline))
-        commits = self._committed(partitions, me, clients, deadline)
-        partitions = self._tracker.assigned_in(ids, partitions)
+        commits, unknown = self._committed(partitions, me, clients, deadline)
+        partitions = self._tracker.assigned_in(ids, partitions - unknown)
         logged = self._tracker.logged(partitions, ids)
         commits = {tp: commit for tp, commit in commits.items() if commit != logged.replaced.get(tp)}
         resets = (partitions & logged.pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
@@ -291,6 +297,7 @@ class StartOffsetResolver:
         starts |= {tp: start._replace(lineage=None) for tp, start in of_new.items()}
         starts = self._moved_by_callback(starts, logged.ranges)
         recorded = self._tracker.record_starts(lookup, starts, commits, ids, began_at)
+        self.unresolved.forget(recorded)
         for tp in recorded:
             self._replayed.pop(tp, None)  # one by one: the other thread may be recording other partitions
         log_starts(self._group_id, recorded)
@@ -304,18 +311,23 @@ class StartOffsetResolver:
                 starts[tp] = Start(offset, StartRule.CALLBACK, lineage)
         return starts
 
-    def _committed(self, partitions: Partitions, me: Membership, clients: KafkaClients, deadline: Deadline) -> Commits:
-        """The group's commits of these partitions.
+    def _committed(
+        self, partitions: Partitions, me: Membership, clients: KafkaClients, deadline: Deadline
+    ) -> tuple[Commits, Partitions]:
+        """The group's commits of these partitions, and those of which the coordinator does not return any now.
 
         With the first assignment of a new checkpoint, this also checks the commits of partitions that others own. The
         query may get these later, and then nothing shows whether a commit is from before.
         """
-        unchecked = self._unchecked_commits
-        commits = _answered(clients.offsets.committed(partitions | (unchecked or frozenset()), deadline, me))
+        unchecked = self._unchecked_commits or frozenset()
+        failures: dict[TopicPartition, RequestFailed] = {}
+        commits = _answered(clients.offsets.committed(partitions | unchecked, deadline, me, failures))
         if unchecked:
             check_prior_commits(stream_start(self._options), commits, self._group_id)
-        self._unchecked_commits = None
-        return {tp: commit for tp, commit in commits.items() if tp in partitions}
+        self._unchecked_commits = (unchecked & failures.keys()) or None
+        unknown = partitions & failures.keys()
+        self.unresolved.note(unknown, next((failures[tp].reason for tp in sorted(unknown)), ""))
+        return {tp: commit for tp, commit in commits.items() if tp in partitions}, unknown
 
     def _starting_offsets(
         self, partitions: Partitions, pinned: PinnedStarts, clients: KafkaClients, deadline: Deadline
@@ -426,8 +438,7 @@ class StartOffsetResolver:
             offsets = look_up(epochs)
         except RetriableError as error:
             offsets, why = {}, error
-        if unresolved := partitions - offsets.keys():
-            log.warning("group %s: no start position for %s: %s", self._group_id, names(unresolved), why)
+        self.unresolved.note(partitions - offsets.keys(), why)
         return {tp: Start(offset, rule, epoch=epochs[tp]) for tp, offset in offsets.items()}
 
     def _warn_of_another_group(self, commits: Commits, logged: Mapping[TopicPartition, OffsetRange]) -> None:

@@ -361,6 +361,25 @@ def test_a_partition_that_stays_without_a_leader_does_not_block_other_partitions
     assert "no leader returns the end of topic-3" in caplog.text
 
 
+def test_an_offset_in_another_programs_open_transaction_delays_no_other_partition(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    def pending(response: Any) -> None:
+        for group in response.groups or [response]:
+            for part in (part for topic in group.topics for part in topic.partitions if part.partition_index == 1):
+                part.error_code, part.committed_offset = 88, -1
+
+    on_fake.produce(1, 1, 1, 1)
+    fake.next("OffsetFetch", Fault(edit=pending), times=100_000)
+    query = on_fake.join()
+    eventually(lambda: {each.partition for each in query.idle().read} == {0, 2, 3}, "the other partitions")
+    asked, warning = on_fake.request_count("OffsetFetch"), "no start position for topic-1: OffsetFetch failed with 88"
+    eventually(lambda: not query.poll() and on_fake.request_count("OffsetFetch") > asked + 3, "further lookups")
+    assert caplog.text.count(warning) == 1
+    fake.clear_faults()
+    eventually(lambda: {each.partition for each in query.idle().read} == {0, 1, 2, 3}, "the last partition")
+
+
 @pytest.mark.one_protocol("classic", reason="with KIP-848 no member is the leader")
 def test_a_leader_without_metadata_makes_no_empty_assignment(on_fake: Bench, fake: FakeKafka) -> None:
     query = on_fake.join()

@@ -65,6 +65,25 @@ def test_an_unknown_partition_does_not_count_as_one_without_a_commit(fake: FakeK
     assert failure.error is None, "a retry may succeed"
 
 
+@pytest.mark.parametrize(("error_code", "of_one"), [(88, True), (3, True), (100, True), (14, False), (29, False)])
+def test_the_failure_of_one_partition_leaves_the_others_to_a_caller_that_can_use_them(
+    fake: FakeKafka, offsets: GroupOffsets, error_code: int, of_one: bool
+) -> None:
+    def fail(response: Any) -> None:
+        response.groups[0].topics[0].partitions[1].error_code = error_code
+        response.groups[0].topics[0].partitions[1].committed_offset = -1
+
+    other = TopicPartition("t", 1)
+    fake.commit("g", {("t", 0): 7})
+    fake.next("OffsetFetch", Fault(edit=fail))
+    unavailable: dict[TopicPartition, RequestFailed] = {}
+    found = offsets.committed([TP, other], Deadline.after(TIMEOUT), unavailable=unavailable)
+    assert isinstance(found, RequestFailed) != of_one
+    assert unavailable.keys() == ({other} if of_one else set())
+    if not isinstance(found, RequestFailed):
+        assert found.keys() == {TP}
+
+
 def test_a_former_coordinator_never_tells_a_member_what_is_committed() -> None:
     """Suspended or cut off, it still answers lookups of the coordinator and of offsets, with those of its time."""
     with FakeKafka(brokers=2) as fake:

@@ -42,6 +42,8 @@ class World:
         self.logs = {A: (0, 10), B: (3, 3)}
         self.offsets: dict[TopicPartition, int] = {}
         self.refused: RequestFailed | None = None
+        self.unstable: set[TopicPartition] = set()
+        """Partitions whose offset another program commits in a transaction that is still open."""
         self.trouble: GroupSourceError | None = None
         self.missing: set[TopicPartition] = set()
         self.silent: set[TopicPartition] = set()
@@ -64,9 +66,11 @@ class World:
         return self.group
 
     def committed(
-        self, partitions: Iterable[TopicPartition], _: Any
+        self, partitions: Iterable[TopicPartition], _: Any, unavailable: dict[TopicPartition, RequestFailed]
     ) -> dict[TopicPartition, CommittedOffset] | RequestFailed:
-        return self.refused or {tp: CommittedOffset(self.offsets[tp]) for tp in partitions if tp in self.offsets}
+        known = {tp for tp in partitions if tp in self.offsets}
+        unavailable |= dict.fromkeys(known & self.unstable, RequestFailed(ErrorAction.RETRY, "UNSTABLE_OFFSET_COMMIT"))
+        return self.refused or {tp: CommittedOffset(self.offsets[tp]) for tp in known - self.unstable}
 
     def list_offsets(
         self, _: Any, wanted: Mapping[TopicPartition, int], missing: set[TopicPartition], **__: Any
@@ -139,6 +143,28 @@ def test_retriable_errors_leave_nothing_out(world: World, trouble: str, monkeypa
     target = make(world)
     target.set_once()
     assert target.limit({A: 50, B: 60}) == {A: 10, B: 3}
+
+
+def test_a_commit_in_an_open_transaction_hides_no_progress_of_other_partitions(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.logs = {A: (0, 10), B: (0, 10)}
+    world.offsets, world.unstable = {A: 10, B: 10}, {A}
+    target = make(world)
+    target.set_once()
+    assert not target.is_reached()
+    assert target.unreached == {A: 10}
+    assert not caplog.text
+    world.unstable = set()
+    assert target.is_reached()
+
+
+def test_a_commit_that_hides_in_a_transaction_is_where_it_was(world: World, target: AvailableNowTarget) -> None:
+    world.offsets = {A: 4}
+    assert not target.is_reached()
+    world.unstable = {A}
+    assert not target.is_reached()
+    assert target._committed == {A: 4}, "and when it is back, that is no progress"
 
 
 @pytest.mark.parametrize("what", ["t-0", "t"])

@@ -19,6 +19,7 @@ from spark_group_source.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
     CommitFailed,
+    DataLoss,
     GroupError,
     GroupSourceError,
     OptionError,
@@ -57,6 +58,8 @@ class World:
         self.commits: list[dict[TopicPartition, int]] = []
         self.meanwhile: Callable[[], None] = lambda: None
         self.refused: RequestFailed | None = None
+        self.unstable: set[TopicPartition] = set()
+        """Partitions with an offset in a transaction that is still open."""
         self.commits_refused: RequestFailed | None = None
 
         self.waits: list[float] = []
@@ -82,10 +85,17 @@ class World:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
 
-    def committed(self, partitions: Iterable[TopicPartition], deadline: Deadline, me: Membership) -> Any:
+    def committed(
+        self,
+        partitions: Iterable[TopicPartition],
+        deadline: Deadline,
+        me: Membership,
+        unavailable: dict[TopicPartition, RequestFailed],
+    ) -> Any:
         found = {tp: self.offsets[tp] for tp in partitions if tp in self.offsets}
         self._asked(deadline)
-        return self.refused or found
+        unavailable |= {tp: FAILED for tp in partitions if tp in self.unstable}
+        return self.refused or {tp: commit for tp, commit in found.items() if tp not in self.unstable}
 
     def commit(
         self, me: Membership, offsets: Mapping[TopicPartition, CommittedOffset], deadline: Deadline, ids: Any
@@ -572,6 +582,65 @@ def test_lookups_of_unresolved_starts_are_rarer_the_longer_they_block_other_part
         world.hand.now += waited
         query.retry()
         assert query.tracker.unresolved(OWNER) == unresolved
+
+
+def test_a_start_in_an_open_transaction_delays_no_other_and_is_logged_once_a_minute(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.offsets, world.unstable = {A: ours(4), B: ours(3)}, {B}
+    query = Query(world).assign()
+    assert query.tracker.positions(OWNER)[A].position == 4
+    assert query.tracker.unresolved(OWNER) == {B}
+    began, asked = world.hand.now, len(world.waits)
+    while world.hand.now < began + 59.0:
+        world.hand.now += 0.5
+        query.retry()
+    assert caplog.text.count("no start position for t-1: why") == 1
+    assert len(world.waits) - asked < 12, "the backoff grows"
+    world.hand.now += 10.0
+    query.retry()
+    assert caplog.text.count("no start position for t-1: why") == 2
+    world.unstable = set()
+    world.hand.now += 10.0
+    query.retry()
+    assert query.tracker.positions(OWNER)[B].position == 3
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_log_without_first_records_existed_if_too_few_brokers_said_what_exists(
+    world: World, confirmed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_group_source.query.latest_at_start.list_offsets", world.list_offsets)
+    query = Query(world, startingOffsets="latest")
+    query.resolver.restore(BatchOffset(), {B: PinnedStart()}, world.clients, confirmed=confirmed)
+    if confirmed:
+        with pytest.raises(DataLoss, match="t-0 at offset 2"):
+            query.assign()
+    else:
+        assert query.assign().positions() == {A: 10, B: 5}
+
+
+def test_a_failed_commit_does_not_wait_for_the_backoff_of_lookups(world: World) -> None:
+    world.unstable = {B}
+    query = Query(world).assign()
+    for _ in range(5):  # the backoff is at its maximum
+        world.hand.now += 10.0
+        query.retry()
+    world.commits_refused = FAILED
+    query.read({A: 6})
+    query.commit()
+    world.commits_refused = None
+    world.hand.now += 1.0
+    query.retry()
+    assert world.offsets[A].offset == 6
+
+
+def test_the_commits_that_hide_in_a_transaction_are_checked_at_the_next_lookup(world: World) -> None:
+    world.offsets, world.unstable = {B: CommittedOffset(4)}, {B}
+    query = Query(world, startingOffsets=COVERS_ALL).assign(A)
+    world.unstable = set()
+    with pytest.raises(OptionError, match="t-1 at 4 and not 3"):
+        query.assign(B)
 
 
 def test_a_revocation_waits_for_no_commit_to_a_recreated_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
