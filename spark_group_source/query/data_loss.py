@@ -25,7 +25,7 @@ diverged: records are lost or replaced, however long it is now.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -150,8 +150,8 @@ class EpochCheck:
 class DataLossCheck:
     """Checks for data loss before each batch. All methods are for the query's thread.
 
-    ``deleted`` are topics that the query has read and that were deleted. Each ``raise_or_...`` method raises
-    :class:`DataLoss` if ``failOnDataLoss`` is true.
+    ``deleted`` are topics that the query has read and that were deleted, until no logged offset has them. Each
+    ``raise_or_...`` method raises :class:`DataLoss` if ``failOnDataLoss`` is true.
     """
 
     def __init__(
@@ -245,6 +245,18 @@ class DataLossCheck:
         deleted = self._topic_ids.deleted(not_owned) if not_owned else set()
         raise_or_skip_deleted(deleted, self._fail_on_data_loss)
         self.deleted |= deleted
+        self._forget(self.deleted - read)
+        if self._subscription.pattern is not None:
+            # Of topics that it never read, the query has lost nothing.
+            self._forget(self._topic_ids.unread_and_gone({tp.topic for tp in start.pinned_starts} - topics - read))
+
+    def _forget(self, deleted: Set[str]) -> None:
+        """Forgets deleted topics: a pattern may match many. One that is recreated counts as added: it is read from
+        earliest too."""
+        if deleted:
+            forgotten = self._assigned_partitions.tracker.forget(deleted)
+            self._topic_ids.forget(forgotten)
+            self.deleted -= forgotten
 
     def _raise_or_rewind(
         self, diverged: Mapping[TopicPartition, LogTruncation], truncated: Offsets, owned: Owned, me: Membership

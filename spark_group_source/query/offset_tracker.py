@@ -628,6 +628,18 @@ class OffsetTracker:
                     if owned.start and tp in starts:
                         self._start(tp, starts[tp], lineage, None, ids)
 
+    def forget(self, deleted: Collection[str]) -> set[str]:
+        """Forgets all offsets in these topics, except in those that this query owns again. Returns the topics that it
+        has forgotten. Caller: the query."""
+        with self._lock:
+            topics = set(deleted) - {tp.topic for tp in self._owned}
+            for offsets in (self._logged, self._given_up, self._replaced):
+                for tp in [tp for tp in offsets if tp.topic in topics]:
+                    del offsets[tp]
+            pinned = self._pinned.offsets.keys() | self._pinned.resets
+            self._pinned = self._pinned.without(tp for tp in pinned if tp.topic in topics)
+            return topics
+
     def drop_other_topics(self, ids: Mapping[str, str]) -> set[str]:
         """Positions in topics with other ids than these are looked up again. Returns the topics. Caller: the query."""
         with self._lock:

@@ -68,7 +68,7 @@ class TopicIds:
         self._max_age = max_age
         self._clock = clock
         self._read: dict[str, str] = {}
-        self._looked_up_at = clock()
+        self._looked_up_at = self._unread_looked_up_at = clock()
 
     @property
     def read(self) -> Mapping[str, str]:
@@ -118,6 +118,23 @@ class TopicIds:
             self._cluster.invalidate_topics(missing)
             missing = _unknown(self._look_up(missing))
         return self._unknown_to_all(missing)
+
+    def unread_and_gone(self, topics: Collection[str]) -> set[str]:
+        """Those of ``topics``, which the query has not read, that no broker knows; one lookup per metadata age."""
+        if not topics or self._clock() - self._unread_looked_up_at <= self._max_age:
+            return set()
+        self._unread_looked_up_at = self._clock()
+        try:
+            found = self._cluster.metadata(topics, Deadline.after(LOOKUP_TIMEOUT, self._clock)).topics
+        except RetriableError as error:
+            log.info("the lookup of topics that this query has not read failed: %s", error)
+            return set()
+        return self._unknown_to_all(_unknown(found))
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """These were deleted, and no offset of the query names them any more."""
+        for name in topics:
+            self._read.pop(name, None)
 
     def _unknown_to_all(self, topics: Iterable[str], ids: Mapping[str, str] | None = None) -> set[str]:
         deadline = Deadline.after(LOOKUP_TIMEOUT, self._clock)

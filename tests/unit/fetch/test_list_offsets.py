@@ -153,6 +153,15 @@ def test_a_partition_is_missing_after_two_attempts_in_a_row_and_if_no_broker_kno
     assert missing == expected
 
 
+def test_a_partition_that_the_first_broker_does_not_know_is_found_at_another(
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_group_source.wire.cluster.random.random", lambda: 0.5)  # broker 1 is always the first
+    fake.next("Metadata", Fault(edit=unknown, broker=1), times=1000)
+    assert ends(cluster, set()) == {"t-0": 3, "t-1": 0}
+    assert ends(cluster) == {"t-0": 3, "t-1": 0}
+
+
 def test_a_partition_without_a_leader_is_left_out_if_others_are_found(fake: FakeKafka, lookup: Lookup) -> None:
     fake.logs["t"][1].leader = None
     missing: set[TopicPartition] = set()

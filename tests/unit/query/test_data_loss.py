@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DataLoss, TopicError
 from spark_group_source.fetch import reader
+from spark_group_source.fetch.leaders import EpochEndOffset
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.group.membership import Membership
@@ -23,7 +25,7 @@ from spark_group_source.group.settings import Timings
 from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import available_now, data_loss, end_offsets, topics
-from spark_group_source.query.data_loss import EpochCheck
+from spark_group_source.query.data_loss import EpochCheck, LogTruncation
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.offset_tracker import OffsetTracker, OwnedPartition, PinnedStarts, Start, StartRule
 from spark_group_source.records.columns import arrow_schema
@@ -53,6 +55,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def fill(fake: FakeKafka, topic: str, partition: int, count: int) -> None:
     for each in range(count):
         fake.produce(topic, [str(each)], partition=partition)
+
+
+def not_leader(tp: TopicPartition, response: Any) -> None:
+    """The leader of this partition does not return its offsets."""
+    for topic in response.topics:
+        for part in topic.partitions:
+            if tp == (topic.name, part.partition_index):
+                part.error_code = 6
 
 
 def create(fake: FakeKafka, topic: str, *counts: int) -> None:
@@ -602,6 +612,103 @@ def test_the_end_of_a_former_topic_is_forgotten(fake: FakeKafka, monkeypatch: py
     monkeypatch.setattr(ids, "of", of_the_successor)
     query.driver.plan_batch(query.end, None)
     assert query.driver.end_offsets().get(TopicPartition("gone", 0)) is None
+
+
+def test_a_deposed_leader_that_old_metadata_names_confirms_no_position(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([EpochEndOffset(leader_epoch=1, end_offset=9), EpochEndOffset(leader_epoch=2, end_offset=3)])
+    monkeypatch.setattr(data_loss, "epoch_end_offsets", lambda *_: {HARMED: next(answers)})
+    check = EpochCheck(SimpleNamespace(topics=lambda *_, **__: {}), OffsetTracker(), hand)  # type: ignore[arg-type]
+    owned, leader_epochs = {HARMED: OwnedPartition(position=5, epoch=1)}, {HARMED: 2}
+    assert check.diverged(owned, leader_epochs) == {}
+    assert check.unconfirmed == {HARMED}, "the leader of epoch 2 has not answered"
+    hand.now += 60.0
+    assert check.diverged(owned, leader_epochs) == {HARMED: LogTruncation(epoch=1, leader=2, end=3)}
+
+
+def test_a_deleted_topic_of_a_pattern_is_forgotten_and_read_from_earliest_when_it_is_recreated(fake: FakeKafka) -> None:
+    query = Query(fake, failOnDataLoss="false", subscribePattern="gone|harmed|other").read_all()
+    former, gone = fake.ids["gone"], TopicPartition("gone", 0)
+    fake.delete_topic("gone")
+
+    def is_forgotten() -> bool:
+        fill(fake, "other", 0, 1)  # no batch is planned only to drop the topic
+        query.step()
+        return "gone" not in query.driver._planner._topic_ids.read
+
+    eventually(is_forgotten)
+    assert gone not in query.end.ranges
+    assert gone not in query.driver._tracker._logged
+    assert not query.driver._planner._data_loss.deleted
+    asked = len(fake.requests)
+
+    def lookups() -> list[set[str]]:
+        found = [request.topics for api, _, request in fake.requests[asked:] if api == "Metadata"]
+        return [{topic.name for topic in topics} for topics in found if topics is not None]
+
+    eventually(lambda: not query.step() and len(lookups()) > 5)
+    assert not any("gone" in named for named in lookups())
+    create(fake, "gone", 3)
+    assert query.until({("gone", 0, 2)}).rows[-3:] == of("gone", 0, 0, 3)
+    assert query.end.ranges[gone].topic_id == str(fake.ids["gone"]) != str(former)
+
+
+def test_the_pinned_start_of_a_deleted_topic_is_forgotten(fake: FakeKafka) -> None:
+    never_owned = {TopicPartition("gone", 1): PinnedStart(str(fake.ids["gone"]), 0, 0)}
+    never_owned |= {TopicPartition("never", 0): PinnedStart("an id", 0, 0)}
+    query = Query(fake, BatchOffset({}, "g", never_owned), subscribePattern="gone|harmed|never|other")
+    eventually(lambda: not query.step() and not query.driver._tracker.pinned_starts().offsets.keys() - {("gone", 1)})
+    fill(fake, "other", 0, 1)
+    query.until({MARKER})
+    assert query.end.pinned_starts.keys() == {("gone", 1)}, "the topic exists, and that may be a broker's old metadata"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("silent", [False, True], ids=["without a leader", "with a silent leader"])
+def test_latest_is_where_the_log_ended_at_the_start_also_if_no_leader_answered_then(
+    fake: FakeKafka, silent: bool, restarted: bool
+) -> None:
+    log, given = fake.logs["harmed"][0], dict[str, Any](startingOffsets="latest")
+    if silent:
+        fake.next("ListOffsets", Fault(edit=partial(not_leader, HARMED)), times=10_000)
+    else:
+        fake.elect("harmed")
+        log.leader = None
+    query = Query(fake, **given)
+    fill(fake, "other", 0, 1)
+    query.until({MARKER})
+    assert HARMED not in query.end.ranges
+    if restarted:
+        query.close()
+        query = Query(fake, BatchOffset.from_json(query.end.as_json()), **given)
+    fake.clear_faults()
+    if not silent:
+        fake.elect("harmed", leader=2)
+    # A leader that did not answer may have taken records: their time shows it. Other records need none.
+    times = [round(time.time() * 1000)] * 2 if silent else [0, 0]
+    for at in times:
+        fake.produce("harmed", ["later"], timestamp=at)
+    assert query.until({("harmed", 0, 6)}).harmed() == of("harmed", 0, 5, 7)
+
+
+def test_the_time_of_records_does_not_move_the_end_of_a_log_without_a_leader(fake: FakeKafka) -> None:
+    fake.produce("harmed", ["of the future"], timestamp=round(time.time() * 1000) + 10**9)
+    fake.elect("harmed")
+    fake.logs["harmed"][0].leader = None
+    query = Query(fake, startingOffsets="latest")
+    fake.elect("harmed", leader=2)
+    fill(fake, "harmed", 0, 1)
+    assert query.until({("harmed", 0, 6)}).harmed() == of("harmed", 0, 6, 7)
+
+
+def test_latest_is_not_behind_an_epoch_that_ended_after_the_start(fake: FakeKafka) -> None:
+    fake.next("ListOffsets", Fault(edit=partial(not_leader, HARMED)), times=10_000)
+    query = Query(fake, startingOffsets="latest")
+    fake.elect("harmed", leader=2)
+    fill(fake, "harmed", 0, 2)  # by a producer whose clock is slow
+    fake.clear_faults()
+    assert query.until({("harmed", 0, 6)}).harmed() == of("harmed", 0, 5, 7)
 
 
 def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
