@@ -276,6 +276,12 @@ class GroupOffsets:
         deadline = deadline.at_most(self._settings.offset_fetch_timeout)
         if me is not None and me.generation != NO_GENERATION and (failure := self._client.connect_to_known(deadline)):
             return failure
+        response = self._client.call(self._fetch_request(partitions, me), deadline)
+        if isinstance(response, RequestFailed):
+            return response
+        return self._interpret_fetch(response, unavailable)
+
+    def _fetch_request(self, partitions: Iterable[TopicPartition] | None, me: Membership | None) -> Any:
         group_of = OffsetFetchRequest.OffsetFetchRequestGroup
         as_member = self._settings.consumer_protocol and me is not None and me.generation != NO_GENERATION
         member = {"member_id": me.member_id, "member_epoch": me.generation} if me is not None and as_member else {}
@@ -287,16 +293,18 @@ class GroupOffsets:
                 for name, numbers in numbers_by_topic(partitions).items()
             ]
         )
-        request = OffsetFetchRequest(
+        return OffsetFetchRequest(
             version=versions.MEMBER_OFFSET_FETCH if as_member else None,
             group_id=self._settings.group_id,
             topics=topics,
             groups=[group_of(group_id=self._settings.group_id, topics=topics, **member)],
             require_stable=True,
         )
-        response = self._client.call(request, deadline)
-        if isinstance(response, RequestFailed):
-            return response
+
+    def _interpret_fetch(
+        self, response: Any, unavailable: dict[TopicPartition, RequestFailed] | None
+    ) -> dict[TopicPartition, CommittedOffset] | RequestFailed:
+        """As :meth:`committed`, of one response."""
         group = response.groups[0] if response.groups else response  # before version 8 there is only one
         if group.error_code:
             return self._client.failure("OffsetFetch", group.error_code)
