@@ -200,14 +200,7 @@ class TopicValidator:
         while True:
             waited = unknown_until.expired()
             topics = self._look_up(deadline)
-            required = self._required(read_before)
-            errors = {name: topics[name].error if name in topics else UNKNOWN_TOPIC_OR_PARTITION for name in required}
-            errors = {name: error_code for name, error_code in errors.items() if error_code}
-            missing = {
-                tp
-                for tp in self._subscription.partitions
-                if tp.topic not in errors and tp.partition not in topics[tp.topic].partitions
-            }
+            errors, missing = self._lacking(topics, read_before)
             if not errors and not missing:
                 return topics
             unknown = {TopicPartition(name, 0) for name, code in errors.items() if code == UNKNOWN_TOPIC_OR_PARTITION}
@@ -221,6 +214,20 @@ class TopicValidator:
             time.sleep(RETRY_INTERVAL)
         self._raise_or_skip(errors, missing, read_before)
         return topics
+
+    def _lacking(
+        self, topics: Mapping[str, Topic], read_before: frozenset[TopicPartition]
+    ) -> tuple[dict[str, int], set[TopicPartition]]:
+        """The error codes of topics that must exist, and the assigned partitions that do not exist in the others."""
+        required = self._required(read_before)
+        errors = {name: topics[name].error if name in topics else UNKNOWN_TOPIC_OR_PARTITION for name in required}
+        errors = {name: error_code for name, error_code in errors.items() if error_code}
+        missing = {
+            tp
+            for tp in self._subscription.partitions
+            if tp.topic not in errors and tp.partition not in topics[tp.topic].partitions
+        }
+        return errors, missing
 
     def deleted(self, topics: Mapping[str, Topic], logged: Iterable[TopicPartition]) -> set[str]:
         """Subscribed topics that the query has read, and that are no longer among ``topics``."""
