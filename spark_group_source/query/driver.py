@@ -105,7 +105,7 @@ def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, appl
 
     One lookup at the start of each query is enough: of two queries the later one sees the other. It is no warning: the
     queries may share their work, and the former member of a restarted query may not have left yet. Sources of one query
-    are a mistake: :mod:`spark_group_source.spark.notifications` warns of them.
+    are a mistake: :mod:`spark_group_source.spark.shared_sources` warns of them.
     """
     if not application_id:
         return

@@ -1,4 +1,4 @@
-"""Receives reports of completed batches in the reader's process, from :mod:`.notifications` in the user's."""
+"""Receives reports of completed batches in the reader's process, from :mod:`.notification_server` in the user's."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_group_source import register
-from spark_group_source.spark import notifications
+from spark_group_source.spark import notifications, shared_sources
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.conftest import Stream
 from tests.integration.query_process import PlainQuery, eventually
@@ -94,7 +94,7 @@ def test_a_query_whose_sources_read_everything_logs_no_warning(
     eventually(lambda: query.lastProgress is not None and query.lastProgress["sources"][0]["endOffset"])
     assert len(query.lastProgress["sources"]) == sources
     notifications._listeners[-1].drain()
-    assert not [each for each in caplog.records if each.name == notifications.__name__]
+    assert not [each for each in caplog.records if each.name == shared_sources.__name__]
 
 
 @pytest.mark.core

@@ -16,9 +16,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_group_source.spark import notification_client, notifications
+from spark_group_source.spark import completion_listener, notification_client, notification_server
+from spark_group_source.spark.completion_listener import CompletionListener
 from spark_group_source.spark.notification_client import NotificationClient, digest
-from spark_group_source.spark.notifications import CompletionListener, NotificationServer
+from spark_group_source.spark.notification_server import NotificationServer
 from tests.waiting import eventually
 
 END = {"group": "g", "version": 2, "ranges": {"t": {"0": [0, 5]}}}
@@ -58,7 +59,7 @@ class Jvm:
 
     def __init__(self) -> None:
         self.execution: str | None = "MicroBatchExecution"
-        self.queue: queue.Queue[str] = queue.Queue(notifications.CAPACITY)
+        self.queue: queue.Queue[str] = queue.Queue(completion_listener.CAPACITY)
         self.stopped = threading.Event()
         waiting = SimpleNamespace(offer=self.offer, poll=self._poll)
         util = SimpleNamespace(LinkedBlockingQueue=lambda _: waiting, TimeUnit=SimpleNamespace(SECONDS=1))
@@ -128,7 +129,7 @@ def test_events_before_the_end_of_spark_are_reported(server: NotificationServer,
 
 def test_the_socket_of_a_suspended_process_delays_no_new_server(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notification_client, "PROBE_TIMEOUT", 0.1)
-    path = place / f"{notifications.PREFIX}other" / notifications.NAME
+    path = place / f"{notification_server.PREFIX}other" / notification_server.NAME
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as suspended, socket.socket(socket.AF_UNIX) as waiting:
         suspended.bind(str(path))
@@ -155,7 +156,7 @@ def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_st
         checked.append(query)
         raise AttributeError("another Spark has another plan")
 
-    monkeypatch.setattr(notifications, "warn_of_shared_sources", check)
+    monkeypatch.setattr(completion_listener, "warn_of_shared_sources", check)
     jvm.offer("0b0a0af3-1aed-4234-80d5-5afbdb7058d9")
     jvm.complete(END)
     eventually(lambda: reader.heard == [digest(END)])

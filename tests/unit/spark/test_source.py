@@ -25,8 +25,8 @@ from pyspark.sql.types import (
 
 from spark_group_source.errors import OptionError
 from spark_group_source.records.columns import ALL_COLUMNS
-from spark_group_source.spark.notifications import warn_of_shared_sources
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
+from spark_group_source.spark.shared_sources import warn_of_shared_sources
 from spark_group_source.spark.source import GroupSource, register
 from spark_group_source.spark.tasks import Application
 

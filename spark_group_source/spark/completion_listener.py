@@ -1,0 +1,135 @@
+"""Learns in the user's process which queries start and which batches Spark has completed: listeners in the JVM.
+
+The listeners are objects of the JVM that put the id of each query that starts, and the JSON of each progress, into a
+queue. The thread named ``kafka-group-progress`` takes them from there. A listener in Python would be called on the
+thread of each query that starts, and py4j keeps a thread and two sockets for each of these threads. Here Spark never
+waits for Python, and a full queue drops events, as Spark's own queue does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import uuid
+from typing import Any
+
+from spark_group_source.offsets import parse_progress_offset
+from spark_group_source.spark.notification_server import NotificationServer
+from spark_group_source.spark.shared_sources import warn_of_shared_sources
+
+log = logging.getLogger(__name__)
+
+CAPACITY = 10_000
+"""Maximum events that wait for this process."""
+
+POLL_S = 10
+"""Seconds after which the thread looks whether Spark was stopped."""
+
+DRAIN_TIMEOUT_MS = 1000
+"""Maximum milliseconds until Spark has delivered its events, for a query that ends."""
+
+LISTENER = "org.apache.spark.sql.streaming.PythonStreamingQueryListener"
+
+ASYNCHRONOUS = "AsyncProgressTracking"
+"""In the name of a query's class if its commit log may be written later than its events."""
+
+
+class CompletionListener:
+    """The completed batches of one Spark application."""
+
+    def __init__(self, server: NotificationServer, context: Any, jvm: Any) -> None:
+        """``context`` is the JVM's ``SparkContext``, ``jvm`` py4j's view of the JVM."""
+        self._server = server
+        self._context = context
+        self._jvm = jvm
+        self._queue = jvm.java.util.concurrent.LinkedBlockingQueue(CAPACITY)
+        self._streams: list[Any] = []
+        self._asynchronous: dict[str, bool] = {}
+        self._markers: dict[str, threading.Event] = {}
+        self._thread = threading.Thread(target=self._take, name="kafka-group-progress", daemon=True)
+        self._thread.start()
+
+    def listen(self, streams: Any) -> None:
+        """Adds the listeners to a session's queries, once; ``streams`` is the JVM's manager of them."""
+        if streams in self._streams:
+            return
+        interface = self._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(LISTENER)
+        for event, content in (("onQueryStarted", "id.toString"), ("onQueryProgress", "progress.json")):
+            handler = self._jvm.java.beans.EventHandler.create(interface, self._queue, "offer", content, event)
+            streams.addListener(self._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(handler))
+        self._streams.append(streams)
+
+    def stopped(self) -> bool:
+        """Whether Spark was stopped."""
+        return bool(self._context.isStopped())
+
+    def drain(self) -> None:
+        """Returns when all batches completed so far are reported, at most after twice :data:`DRAIN_TIMEOUT_MS`."""
+        with contextlib.suppress(Exception):  # its TimeoutException; what came by then is reported
+            self._context.listenerBus().waitUntilEmpty(DRAIN_TIMEOUT_MS)
+        if not self._thread.is_alive():
+            return
+        marker, event = uuid.uuid4().hex, threading.Event()
+        self._markers[marker] = event
+        if self._queue.offer(marker):
+            event.wait(DRAIN_TIMEOUT_MS / 1000)
+        del self._markers[marker]
+
+    def _take(self) -> None:
+        try:
+            while True:
+                event = self._queue.poll(POLL_S, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
+                if event is None:
+                    if self.stopped():
+                        return
+                elif event in self._markers:
+                    self._markers[event].set()
+                elif event.startswith("{"):
+                    self._try_report(event)
+                else:
+                    self._check_started(event)
+        except Exception as error:  # the JVM is gone, or py4j's connection to it
+            log.info("reports of completed batches end with Spark's JVM: %r", error)
+
+    def _check_started(self, query_id: str) -> None:
+        try:
+            for query in self._active(query_id):
+                warn_of_shared_sources(query)
+        except Exception as error:  # Spark's plans are no public API; batches must be reported all the same
+            log.debug("the sources of query %s are unknown: %s", query_id, error)
+
+    def _active(self, query_id: str) -> list[Any]:
+        """The JVM's query, unless it has ended."""
+        return [query for streams in self._streams if (query := streams.get(query_id)) is not None]
+
+    def _try_report(self, event: str) -> None:
+        try:
+            self._report(json.loads(event))
+        except Exception as error:  # one query's progress must not end the reports of the others
+            log.warning("a completed batch is not reported, and is committed when the next one is planned: %r", error)
+
+    def _report(self, progress: dict[str, Any]) -> None:
+        """Spark has completed a batch, and its commit log shows it unless the query tracks progress asynchronously."""
+        ends = [end for source in progress.get("sources", ()) if (end := own_offset(source.get("endOffset")))]
+        if ends and not self._is_asynchronous(progress):
+            self._server.send(ends)
+
+    def _is_asynchronous(self, progress: dict[str, Any]) -> bool:
+        run = progress["runId"]
+        if run not in self._asynchronous:
+            found = self._active(progress["id"])
+            if not found:
+                # It has ended. Spark tracks progress asynchronously only into its Kafka sink.
+                return "kafka" in progress.get("sink", {}).get("description", "").lower()
+            if len(self._asynchronous) >= CAPACITY:
+                self._asynchronous.clear()
+            self._asynchronous[run] = ASYNCHRONOUS in found[0].streamingQuery().getClass().getSimpleName()
+        return self._asynchronous[run]
+
+
+def own_offset(offset: object) -> dict[str, Any] | None:
+    """An end offset as this source writes it; ``None`` for those of other sources."""
+    parsed = parse_progress_offset(offset)
+    return parsed if isinstance(parsed, dict) and "group" in parsed else None
