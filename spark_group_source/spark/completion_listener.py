@@ -39,9 +39,12 @@ ASYNCHRONOUS = "AsyncProgressTracking"
 class CompletionListener:
     """The completed batches of one Spark application."""
 
-    def __init__(self, server: NotificationServer, context: Any, jvm: Any) -> None:
-        """``context`` is the JVM's ``SparkContext``, ``jvm`` py4j's view of the JVM."""
-        self._server = server
+    def __init__(self, server: NotificationServer | None, context: Any, jvm: Any) -> None:
+        """``context`` is the JVM's ``SparkContext``, ``jvm`` py4j's view of the JVM.
+
+        Without a server the listener only checks the queries that start.
+        """
+        self.server = server
         self._context = context
         self._jvm = jvm
         self._queue = jvm.java.util.concurrent.LinkedBlockingQueue(CAPACITY)
@@ -113,8 +116,8 @@ class CompletionListener:
     def _report(self, progress: dict[str, Any]) -> None:
         """Spark has completed a batch, and its commit log shows it unless the query tracks progress asynchronously."""
         ends = [end for source in progress.get("sources", ()) if (end := own_offset(source.get("endOffset")))]
-        if ends and not self._is_asynchronous(progress):
-            self._server.send(ends)
+        if self.server is not None and ends and not self._is_asynchronous(progress):
+            self.server.send(ends)
 
     def _is_asynchronous(self, progress: dict[str, Any]) -> bool:
         run = progress["runId"]

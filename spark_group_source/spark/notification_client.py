@@ -11,11 +11,21 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_group_source.clock import Backoff
 
 log = logging.getLogger(__name__)
+
+
+class ServerAddress(NamedTuple):
+    """Where a reader finds the server of the user's process."""
+
+    path: str = ""
+    """Of the socket; empty if there is none."""
+    missing: str = "the session has no listener for completed batches; register(spark) adds one if it can"
+    """Why there is no socket."""
+
 
 DRAINED = b"drained\n"
 """The answer to a reader that asked for all notifications so far."""

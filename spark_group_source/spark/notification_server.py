@@ -15,10 +15,11 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from spark_group_source.clock import WARN_EVERY, LogEvery, monotonic
 from spark_group_source.spark.notification_client import DRAINED, digest, remove_if_dead
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,59 @@ log = logging.getLogger(__name__)
 PREFIX, NAME = "kafka-group-", "notifications"
 """Names of the directory and of the socket in it."""
 
+PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+"""Directories for the socket if the one for temporary files takes none: its path is too long, as those of YARN's and
+Slurm's are (a Unix socket's path has at most 107 bytes, 103 on macOS), or its file system has no sockets."""
+
 CLOSE_TIMEOUT = 2.0
 """Maximum seconds that the end of the process waits for the server's thread."""
+
+ACCEPT_PAUSE = 1.0
+"""Seconds without new readers after one could not be accepted, as in a process without free file descriptors."""
+
+
+def listen(places: Iterable[str]) -> tuple[socket.socket, Path]:
+    """A listening socket in a new directory of the first of these places that takes one, and its path.
+
+    Raises:
+        OSError: none does; it says why, for each of them.
+    """
+    failures = {}
+    for place in places:
+        try:
+            return _listen_in(place)
+        except OSError as error:
+            failures[place] = error
+    raise OSError("; ".join(f"no Unix socket in {place}: {error}" for place, error in failures.items()))
+
+
+def _listen_in(place: str) -> tuple[socket.socket, Path]:
+    for path in Path(place).glob(f"{PREFIX}*/{NAME}"):
+        remove_if_dead(path)
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+    path = directory / NAME
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # It gets its name when it listens: before that, another process would take it for a dead server's.
+        listening.bind(f"{path}.new")
+        listening.listen()
+        os.rename(f"{path}.new", path)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return listening, path
+
+
+def places() -> Iterable[str]:
+    """Where the socket may lie: the directory for temporary files, or else one with a short path."""
+    found = list(PLACES)
+    with contextlib.suppress(OSError):  # no file can be written in any of Python's directories for temporary files
+        found.insert(0, tempfile.gettempdir())
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        found.append(runtime)  # last: some systems remove it when the user logs out
+    return dict.fromkeys(found)
 
 
 class NotificationServer:
@@ -39,32 +91,24 @@ class NotificationServer:
         drain: returns when Spark has delivered all events so far.
 
     Raises:
-        OSError: the socket cannot be made.
+        OSError: no directory takes the socket.
     """
 
     def __init__(self, drain: Callable[[], None]) -> None:
         self._drain = drain
-        for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{NAME}"):
-            remove_if_dead(path)
-        self._directory = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self.path = str(self._directory / NAME)
         self.process = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
         self._readers: set[socket.socket] = set()
+        self._accepting, self._resumes_at = True, 0.0
+        self._warnings = LogEvery(WARN_EVERY)
         self._selector = selectors.DefaultSelector()
-        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # It gets its name when it listens: before that, another process would take it for a dead server's.
-            self._listening.bind(f"{self.path}.new")
-            self._listening.listen()
-            os.rename(f"{self.path}.new", self.path)
-            self._listening.setblocking(False)
+            self._listening, path = listen(places())
         except OSError:
-            self._listening.close()
             self._selector.close()
-            shutil.rmtree(self._directory, ignore_errors=True)
             raise
+        self.path, self._directory = str(path), path.parent
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="kafka-group-readers", daemon=True)
         self._thread.start()
@@ -90,7 +134,8 @@ class NotificationServer:
 
     def _serve(self) -> None:
         while not self._closed:
-            for key, _ in self._selector.select():
+            self._resume_accepting()
+            for key, _ in self._selector.select(None if self._accepting else ACCEPT_PAUSE):
                 if key.fileobj is self._listening:
                     self._accept()
                 else:
@@ -103,12 +148,39 @@ class NotificationServer:
             self._listening.close()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             reader, _ = self._listening.accept()
-            reader.setblocking(False)
-            with self._lock:
-                self._readers.add(reader)
+        except (BlockingIOError, ConnectionAbortedError):  # the reader has gone
+            return
+        except OSError as error:
+            self._pause_accepting(error)
+            return
+        reader.setblocking(False)
+        with self._lock:
+            try:
                 self._selector.register(reader, selectors.EVENT_READ)
+            except OSError as error:
+                log.debug("a reader cannot be served: %s", error)
+                reader.close()
+            else:
+                self._readers.add(reader)
+
+    def _pause_accepting(self, error: OSError) -> None:
+        """Stops looking for new readers for a while: one that waits and cannot be accepted would be seen at once."""
+        self._selector.unregister(self._listening)
+        self._accepting = False
+        self._resumes_at = monotonic() + ACCEPT_PAUSE
+        if self._warnings.try_acquire():
+            log.warning(
+                "a query cannot connect to be notified of completed batches, and commits each when Spark plans the next"
+                " one; still retrying: %s",
+                error,
+            )
+
+    def _resume_accepting(self) -> None:
+        if not self._accepting and monotonic() >= self._resumes_at:
+            self._accepting = True
+            self._selector.register(self._listening, selectors.EVENT_READ)
 
     def _answer(self, reader: socket.socket) -> None:
         try:

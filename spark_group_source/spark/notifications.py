@@ -15,6 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from spark_group_source.spark.completion_listener import CompletionListener
+from spark_group_source.spark.notification_client import ServerAddress
 from spark_group_source.spark.notification_server import NotificationServer
 
 if TYPE_CHECKING:
@@ -28,38 +29,45 @@ _listeners: list[CompletionListener] = []
 """The server of this process and the listener of its application, made by the first session. Guarded by ``_lock``."""
 
 
-def report_completed_batches(spark: SparkSession) -> str:
-    """Has completed batches of this session's queries reported; returns the path of the socket for its readers.
+def report_completed_batches(spark: SparkSession) -> ServerAddress:
+    """Has completed batches of this session's queries reported; returns the socket for its readers.
 
-    Returns an empty string if there is no way: under Spark Connect, whose server runs elsewhere, and on systems without
-    Unix sockets. Then a batch is committed when Spark plans the next one.
+    There is none under Spark Connect, whose server runs elsewhere, and on systems without Unix sockets. Then a batch is
+    committed when Spark plans the next one.
     """
     try:
         from pyspark import SparkContext
 
         gateway = SparkContext._gateway
-        if gateway is None or not hasattr(socket, "AF_UNIX"):
-            return ""
+        if gateway is None:
+            return ServerAddress(missing="this process has no Spark driver, as with Spark Connect")
         streams = spark._jsparkSession.streams()
         with _lock:
-            server = _server()
+            server, address = _server()
             if not _listeners or _listeners[-1].stopped():
                 _listeners[:] = [CompletionListener(server, spark.sparkContext._jsc.sc(), gateway.jvm)]
+            _listeners[-1].server = server
             _listeners[-1].listen(streams)
-        return server.path
+        return address
     except Exception as error:  # other kinds of sessions and JVMs lack some of this, and a query works without
         log.info("completed batches are not reported, as this session offers no listener: %r", error)
-        return ""
+        return ServerAddress(missing=f"this session offers no listener for completed batches: {error!r}")
 
 
-def _server() -> NotificationServer:
+def _server() -> tuple[NotificationServer | None, ServerAddress]:
+    """The server of this process, which later sessions share; ``None`` if there can be none."""
     if _servers and _servers[-1].process != os.getpid():
         _servers.clear()  # a forked child's: the parent has the threads
         _listeners.clear()
     if not _servers:
-        _servers.append(NotificationServer(_drain))
+        if not hasattr(socket, "AF_UNIX"):
+            return None, ServerAddress(missing="Python has no Unix sockets on this system")
+        try:
+            _servers.append(NotificationServer(_drain))
+        except OSError as error:
+            return None, ServerAddress(missing=f"completed batches cannot be reported: {error}")
         atexit.register(_servers[-1].close)
-    return _servers[-1]
+    return _servers[-1], ServerAddress(_servers[-1].path)
 
 
 def _drain() -> None:

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
+from spark_group_source.spark.notification_client import ServerAddress
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.tasks import WRAPPER, Application
 
@@ -26,8 +27,8 @@ class GroupSource(DataSource):
     application = Application()
     """For the client id and commit metadata; :func:`register` sets it."""
 
-    notifications = ""
-    """Path of the socket that reports completed batches, empty if there is none; :func:`register` sets it."""
+    notifications = ServerAddress()
+    """The socket that reports completed batches; :func:`register` sets it."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)

@@ -21,7 +21,7 @@ from spark_group_source.errors import GroupSourceError, OptionError
 from spark_group_source.offsets import BatchOffset, latest_offset_json
 from spark_group_source.options.settings import SourceOptions, check_stream
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
-from spark_group_source.spark.notification_client import NotificationClient, digest
+from spark_group_source.spark.notification_client import NotificationClient, ServerAddress, digest
 from spark_group_source.spark.runner import ignore_further_signals, leave_on_sigterm, log_to_stderr
 from spark_group_source.spark.schema import to_arrow_schema
 from spark_group_source.spark.tasks import WRAPPER, Application, PartitionReader, TaskPlanner
@@ -92,9 +92,13 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
     """The reader of one streaming query."""
 
     def __init__(
-        self, options: SourceOptions, schema: StructType, application: Application, notifications: str = ""
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        application: Application,
+        notifications: ServerAddress = ServerAddress(),  # noqa: B008 - a constant
     ) -> None:
-        """``notifications`` is the path of the socket on which the user's process reports completed batches."""
+        """``notifications`` is the socket on which the user's process reports completed batches."""
         self._schema = schema
         self._application = application
         self._task_planner = TaskPlanner(options, schema, application, uuid.uuid4().hex)
@@ -102,7 +106,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         self._driver: Driver | None = None
         self._available_now = False
         self._last_parsed = LoggedOffset.of(BatchOffset())
-        self._notifications_path = notifications
+        self._notification_server = notifications
         self._notifications: NotificationClient | None = None
         # Spark's calls come on the main thread, notifications on a thread of their own.
         self._lock = threading.RLock()
@@ -267,9 +271,9 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         """Connects to the user's process; without it, Spark reports a completed batch when it plans the next one."""
         group = self._options.group.group_id
         try:
-            if not self._notifications_path:
-                raise OSError("the session has no listener for them; register(spark) adds one if it can")
-            self._notifications = NotificationClient(self._notifications_path, self._batch_completed)
+            if not self._notification_server.path:
+                raise OSError(self._notification_server.missing)
+            self._notifications = NotificationClient(self._notification_server.path, self._batch_completed)
             log.info("group %s: commits each batch when Spark has completed it", group)
         except OSError as error:
             log.info("group %s: commits each batch when Spark plans the next one: %s", group, error)

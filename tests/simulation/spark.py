@@ -12,6 +12,7 @@ from spark_group_source.errors import CommitFailed, DataLoss, GroupError, Option
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
+from spark_group_source.spark.notification_client import ServerAddress
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application, TaskPartition
@@ -205,7 +206,7 @@ class Life:
                 parsed(tuple(query.options.items())),
                 SCHEMA,
                 Application("sim", self.process.name, wraps_available_now=query.wraps),
-                self.process.name if query.reports else "",
+                ServerAddress(self.process.name if query.reports else ""),
             )
             self._batches()
             ended = not self.stopping.is_set()

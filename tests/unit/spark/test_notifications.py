@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
+import resource
 import socket
 import stat
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from spark_group_source.spark import completion_listener, notification_client, notification_server
+from spark_group_source.spark import completion_listener, notification_client, notification_server, notifications
 from spark_group_source.spark.completion_listener import CompletionListener
 from spark_group_source.spark.notification_client import NotificationClient, digest
 from spark_group_source.spark.notification_server import NotificationServer
@@ -270,3 +272,93 @@ def test_a_reader_that_was_busy_for_long_hears_of_batches_again(server: Notifica
         client.drain()
         server.send([last])
         eventually(lambda: heard[-1:] == [digest(last)])
+
+
+@pytest.fixture
+def unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path, kind: str) -> Path:
+    """A directory for temporary files that takes no socket; ``place`` is the next one that is tried."""
+    found = tmp_path / kind
+    if kind == "long" * 25:  # as those of YARN's containers and Slurm's jobs
+        found.mkdir()
+    elif kind == "file":
+        found.write_text("")
+    monkeypatch.setattr(tempfile, "tempdir", str(found))
+    monkeypatch.setattr(notification_server, "PLACES", (str(place),))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    return found
+
+
+KINDS = pytest.mark.parametrize("kind", ["long" * 25, "missing", "file"])
+
+
+@KINDS
+def test_the_socket_lies_elsewhere_if_the_directory_for_temporary_files_takes_none(unusable: Path, place: Path) -> None:
+    with closing(NotificationServer(lambda: None)) as server, closing(Reader(server.path)) as reader:
+        assert Path(server.path).parent.parent == place
+        server.send([END])
+        eventually(lambda: reader.heard == [digest(END)])
+    assert list(place.iterdir()) == []
+    assert not unusable.is_dir() or list(unusable.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["long" * 25])
+@pytest.mark.usefixtures("unusable")
+def test_a_process_without_a_place_for_the_socket_knows_why_and_its_listener_works(
+    place: Path, monkeypatch: pytest.MonkeyPatch, jvm: Jvm, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(notification_server, "PLACES", (str(place / "missing"),))
+    monkeypatch.setattr(notifications, "_servers", [])
+    server, address = notifications._server()
+    assert server is None
+    assert not address.path
+    assert "long: AF_UNIX path too long; no Unix socket in " in address.missing
+    assert "/missing: [Errno 2] No such file or directory" in address.missing
+    listener = CompletionListener(server, jvm.context, jvm)
+    listener._streams.append(jvm.streams)
+    jvm.complete(END)
+    listener.drain()
+    assert caplog.text == ""
+
+
+@pytest.fixture
+def no_descriptors() -> Iterator[Callable[[], None]]:
+    """Takes all free file descriptors of this process; the function frees them."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 20, limits[1]))
+    with contextlib.suppress(OSError):
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+
+    def free() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        while taken:
+            os.close(taken.pop())
+
+    yield free
+    free()
+
+
+def test_a_server_without_free_descriptors_waits_for_them_and_serves_its_readers_meanwhile(
+    server: NotificationServer,
+    reader: Reader,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(notification_server, "ACCEPT_PAUSE", 600.0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiting:
+        free = request.getfixturevalue("no_descriptors")
+        waiting.connect(server.path)
+        eventually(lambda: "Too many open files" in caplog.text)
+        for _ in range(20):  # each of them is a turn of the server's loop
+            reader.drain()
+        assert caplog.text.count("a query cannot connect") == 1
+        assert not server._accepting
+        assert server._listening not in server._selector.get_map()
+        free()
+        server._resumes_at = 0.0
+        reader.drain()
+        eventually(lambda: len(server._readers) == 2)
+    server.send([END])
+    eventually(lambda: reader.heard == [digest(END)])

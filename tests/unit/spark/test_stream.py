@@ -16,7 +16,7 @@ from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver
 from spark_group_source.spark import stream
-from spark_group_source.spark.notification_client import digest
+from spark_group_source.spark.notification_client import ServerAddress, digest
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application
@@ -221,3 +221,12 @@ def test_a_query_joins_when_its_replayed_batch_is_completed(reader: GroupStreamR
     reader._batch_completed(digest(text))
     assert fake(reader).started == [(batch(0, 3), True)]
     assert fake(reader).completed == [batch(0, 3)]
+
+
+def test_the_log_says_why_completed_batches_are_not_reported(
+    reader: GroupStreamReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    reader._notification_server = ServerAddress(missing="no Unix socket in /tmp: read-only file system")
+    reader.initialOffset()
+    assert "each batch when Spark plans the next one: no Unix socket in /tmp: read-only file system" in caplog.text
