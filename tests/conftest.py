@@ -31,7 +31,7 @@ SINCE = {"KIP-848": "4.0", "topic ids": "2.8", "leader epochs": "2.4", "static m
 needs_kip_848 = pytest.mark.needs("KIP-848")
 
 TESTS = Path(__file__).parent
-TRAPS = ("but a revocation waits for at most", "share this group: each reads only some")
+TRAPS = ("but a revocation waits for at most",)
 """Parts of warnings about mistakes of users, which no query in order may log."""
 BROKER_FIXTURES = {"embedded_kafka", "kafka_spark", "secured"}
 LONGEST_FIRST = ("integration", "contract")

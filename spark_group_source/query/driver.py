@@ -103,9 +103,8 @@ def other_client_ids(members: Iterable[MemberDescription], client_id: str, appli
 def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, application_id: str, clock: Clock) -> None:
     """Logs which other members of the group belong to this application.
 
-    One lookup at the start of each query is enough: of two queries the later one sees the other. It is no warning: the
-    queries may share their work, and the former member of a restarted query may not have left yet. Sources of one query
-    are a mistake: :mod:`spark_group_source.spark.shared_sources` warns of them.
+    One lookup at the start of each query is enough: of two queries the later one sees the other. Where the user's
+    process checks the queries (:mod:`spark_group_source.spark.started_queries`), it knows them by name, and warns.
     """
     if not application_id:
         return
@@ -119,7 +118,7 @@ def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, appl
     elif group.members_hidden:
         log.debug("group %s: its members are unknown: this principal may not describe all of their topics", group_id)
     elif others := other_client_ids(group.members, client_id, application_id):
-        log.info(
+        log.warning(
             "group %s: %d members of this application share this group, also %s. Each reads only some of the"
             " partitions; a query that is to read all of them needs its own kafka.group.id.",
             group_id,
@@ -131,8 +130,16 @@ def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, appl
 class Driver:
     """One running query."""
 
-    def __init__(self, options: SourceOptions, clock: Clock = monotonic, application_id: str = "") -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        clock: Clock = monotonic,
+        application_id: str = "",
+        looks_for_other_members: bool = True,
+    ) -> None:
+        """``looks_for_other_members``: whether to warn of other members of this application."""
         self._options = options
+        self._looks_for_other_members = looks_for_other_members
         self._clock = clock
         self._client_id, self._application_id = options.wire.client_id, application_id
         # Only the driver's connections need the protocol, and what a member knows of its coordinator is its own.
@@ -201,9 +208,10 @@ class Driver:
                 self._settings.group_id,
                 self._settings.session_timeout,
             )
-        log_other_members(
-            self._clients.offsets, self._settings.group_id, self._client_id, self._application_id, self._clock
-        )
+        if self._looks_for_other_members:
+            log_other_members(
+                self._clients.offsets, self._settings.group_id, self._client_id, self._application_id, self._clock
+            )
 
     def prepare_for_available_now(self) -> None:
         """From here on the query reads up to the present end of every partition, and no further."""

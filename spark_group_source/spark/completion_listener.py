@@ -16,8 +16,9 @@ import uuid
 from typing import Any
 
 from spark_group_source.offsets import parse_progress_offset
+from spark_group_source.spark.notification_client import Rejection
 from spark_group_source.spark.notification_server import NotificationServer
-from spark_group_source.spark.shared_sources import warn_of_shared_sources
+from spark_group_source.spark.started_queries import StartedQueries
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class CompletionListener:
         self._streams: list[Any] = []
         self._asynchronous: dict[str, bool] = {}
         self._markers: dict[str, threading.Event] = {}
+        self._started_queries = StartedQueries(self._running)
         self._thread = threading.Thread(target=self._take, name="kafka-group-progress", daemon=True)
         self._thread.start()
 
@@ -72,6 +74,15 @@ class CompletionListener:
         """Returns when all batches completed so far are reported, at most after twice :data:`DRAIN_TIMEOUT_MS`."""
         with contextlib.suppress(Exception):  # its TimeoutException; what came by then is reported
             self._context.listenerBus().waitUntilEmpty(DRAIN_TIMEOUT_MS)
+        self._settle()
+
+    def rejection(self, key: str) -> Rejection | None:
+        """Why the query of a reader that starts must end, by the key of its source: see :class:`StartedQueries`."""
+        self._settle()  # Spark has put the query's start into the queue before it created the reader
+        return self._started_queries.rejection(key)
+
+    def _settle(self) -> None:
+        """Returns when the events that are in the queue now are handled, at most after :data:`DRAIN_TIMEOUT_MS`."""
         if not self._thread.is_alive():
             return
         marker, event = uuid.uuid4().hex, threading.Event()
@@ -99,9 +110,13 @@ class CompletionListener:
     def _check_started(self, query_id: str) -> None:
         try:
             for query in self._active(query_id):
-                warn_of_shared_sources(query)
+                self._started_queries.started(query)
         except Exception as error:  # Spark's plans are no public API; batches must be reported all the same
             log.debug("the sources of query %s are unknown: %s", query_id, error)
+
+    def _running(self) -> set[str]:
+        """The ids of the runs of all queries that have not ended."""
+        return {query.runId().toString() for streams in self._streams for query in streams.active()}
 
     def _active(self, query_id: str) -> list[Any]:
         """The JVM's query, unless it has ended."""
@@ -115,6 +130,7 @@ class CompletionListener:
 
     def _report(self, progress: dict[str, Any]) -> None:
         """Spark has completed a batch, and its commit log shows it unless the query tracks progress asynchronously."""
+        self._started_queries.has_progress(progress.get("runId", ""))
         ends = [end for source in progress.get("sources", ()) if (end := own_offset(source.get("endOffset")))]
         if self.server is not None and ends and not self._is_asynchronous(progress):
             self.server.send(ends)

@@ -11,9 +11,12 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_group_source.clock import Backoff
+
+if TYPE_CHECKING:
+    from spark_group_source.options.settings import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +30,17 @@ class ServerAddress(NamedTuple):
     """Why there is no socket."""
 
 
+DRAIN = b"drain\n"
+"""Asks for all notifications so far."""
+
 DRAINED = b"drained\n"
-"""The answer to a reader that asked for all notifications so far."""
+"""The answer, after them."""
+
+MAY_BEGIN = b"begin "
+"""Asks whether the query of a source may begin: the source's key follows."""
+
+BEGINS = b"begins "
+"""The answer: JSON follows, a :class:`Rejection` or null."""
 
 PROBE_TIMEOUT = 1.0
 """Maximum seconds for another process's server to accept a connection."""
@@ -41,6 +53,25 @@ RECONNECT_BACKOFF = (0.1, 10.0)
 
 DRAIN_TIMEOUT = 2.0
 """Maximum seconds that a query which ends waits for its last notification."""
+
+BEGIN_TIMEOUT = 5.0
+"""Maximum seconds that a query which starts waits until its user's process has checked its plan: that may be busy."""
+
+
+class Rejection(NamedTuple):
+    """Why a query must not run."""
+
+    happened: str
+    action: str
+    """What the user should do."""
+
+
+def source_key(options: SourceOptions) -> str:
+    """A name for a source, equal for sources that share a group and have the same topics; without secrets."""
+    group = options.group
+    return digest(
+        {"group": group.group_id, "topics": str(group.subscription), "servers": options.wire.bootstrap_servers}
+    ).decode()
 
 
 class NotificationClient:
@@ -59,6 +90,8 @@ class NotificationClient:
         self._completed = completed
         self._closed = threading.Event()
         self._drained = threading.Event()
+        self._begins = threading.Event()
+        self._rejection: Rejection | None = None
         self._backoff = Backoff(*RECONNECT_BACKOFF)
         self._socket = _connect(path)
         self._thread = threading.Thread(target=self._receive, name="completed-batches", daemon=True)
@@ -69,8 +102,18 @@ class NotificationClient:
         self._drained.clear()
         with contextlib.suppress(OSError):
             if self._thread.is_alive():
-                self._socket.sendall(b"drain\n")
+                self._socket.sendall(DRAIN)
                 self._drained.wait(DRAIN_TIMEOUT)
+
+    def rejection(self, key: str) -> Rejection | None:
+        """Asks the user's process whether the query of the source with this key may begin.
+
+        Returns why not, or ``None``, also if there is no answer within :data:`BEGIN_TIMEOUT`.
+        """
+        with contextlib.suppress(OSError):
+            self._socket.sendall(MAY_BEGIN + key.encode() + b"\n")
+            self._begins.wait(BEGIN_TIMEOUT)
+        return self._rejection
 
     def close(self) -> None:
         """Ends the thread, unless ``completed`` is still at work."""
@@ -87,6 +130,7 @@ class NotificationClient:
         while not self._closed.is_set():
             self._read()
             self._drained.set()
+            self._begins.set()
             if self._closed.wait(self._backoff.next()):
                 return
             try:
@@ -105,6 +149,10 @@ class NotificationClient:
                 self._backoff.reset()
                 if line == DRAINED:
                     self._drained.set()
+                elif line.startswith(BEGINS):
+                    answer = json.loads(line.removeprefix(BEGINS))
+                    self._rejection = Rejection(*answer) if answer else None
+                    self._begins.set()
                 elif line.endswith(b"\n"):
                     self._completed(line.rstrip())
 

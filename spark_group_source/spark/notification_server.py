@@ -8,6 +8,7 @@ their requests. ``_lock`` guards the connections; no thread waits for Kafka or S
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import selectors
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_group_source.clock import WARN_EVERY, LogEvery, monotonic
-from spark_group_source.spark.notification_client import DRAINED, digest, remove_if_dead
+from spark_group_source.spark.notification_client import BEGINS, DRAINED, MAY_BEGIN, Rejection, digest, remove_if_dead
 
 log = logging.getLogger(__name__)
 
@@ -89,13 +90,17 @@ class NotificationServer:
 
     Args:
         drain: returns when Spark has delivered all events so far.
+        rejection: why the query of a reader must not begin, by the key of its source.
 
     Raises:
         OSError: no directory takes the socket.
     """
 
-    def __init__(self, drain: Callable[[], None]) -> None:
+    def __init__(
+        self, drain: Callable[[], None], rejection: Callable[[str], Rejection | None] = lambda key: None
+    ) -> None:
         self._drain = drain
+        self._rejection = rejection
         self.process = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
@@ -189,16 +194,23 @@ class NotificationServer:
             return
         except OSError:
             asked = b""
-        if asked:
-            try:
-                self._drain()
-            except Exception as error:  # whatever the JVM says: the reader must not wait for longer
-                log.debug("Spark's events could not be waited for: %s", error)
+        answers = b"".join(map(self._answer_to, asked.splitlines(keepends=True)))
         with self._lock:
             if asked:
-                self._send(reader, DRAINED)
+                self._send(reader, answers)
             else:
                 self._drop(reader)
+
+    def _answer_to(self, question: bytes) -> bytes:
+        rejection = None
+        try:
+            if question.startswith(MAY_BEGIN):
+                rejection = self._rejection(question.removeprefix(MAY_BEGIN).strip().decode())
+            else:
+                self._drain()
+        except Exception as error:  # whatever the JVM says: the reader must not wait for longer
+            log.debug("Spark's events could not be waited for: %s", error)
+        return BEGINS + json.dumps(rejection).encode() + b"\n" if question.startswith(MAY_BEGIN) else DRAINED
 
     def _send(self, reader: socket.socket, message: bytes) -> None:
         if reader not in self._readers:

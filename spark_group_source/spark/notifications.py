@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from spark_group_source.spark.completion_listener import CompletionListener
-from spark_group_source.spark.notification_client import ServerAddress
+from spark_group_source.spark.notification_client import Rejection, ServerAddress
 from spark_group_source.spark.notification_server import NotificationServer
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _server() -> tuple[NotificationServer | None, ServerAddress]:
         if not hasattr(socket, "AF_UNIX"):
             return None, ServerAddress(missing="Python has no Unix sockets on this system")
         try:
-            _servers.append(NotificationServer(_drain))
+            _servers.append(NotificationServer(_drain, _rejection))
         except OSError as error:
             return None, ServerAddress(missing=f"completed batches cannot be reported: {error}")
         atexit.register(_servers[-1].close)
@@ -73,3 +73,7 @@ def _server() -> tuple[NotificationServer | None, ServerAddress]:
 def _drain() -> None:
     for listener in _listeners:
         listener.drain()
+
+
+def _rejection(key: str) -> Rejection | None:
+    return _listeners[-1].rejection(key) if _listeners else None

@@ -1,54 +1,60 @@
-"""Checks a new query for sources that share a group, in the user's process."""
+"""Streams of one Spark application that share a group and topics: each reads only some of the partitions.
+
+Two sources of one query must not, because a join would miss rows. The exception is a union that treats them alike: each
+record passes it once, whichever of them reads it. Two queries may, to divide their work.
+"""
 
 from __future__ import annotations
 
-import itertools
-import logging
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from spark_group_source.group.settings import Subscription
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
 
-log = logging.getLogger(__name__)
-
 SOURCE = "kafka-group"
 
 
-def warn_of_shared_sources(query: Any) -> None:
-    """Warns if sources of a query share a group. ``query`` is the JVM's ``StreamingQuery``."""
-    leaves = query.streamingQuery().analyzedPlan().collectLeaves().distinct()  # Spark creates a source for each
-    sources = [
-        leaf
-        for leaf in (leaves.apply(number) for number in range(leaves.size()))
-        if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName().lower() == SOURCE
-    ]
-    if len(sources) < 2:  # most queries: their options need not be parsed here
-        return
-    options = [parse_options(dict(source.extraOptions().asCaseSensitiveMap())) for source in sources]
-    for group_id, sharing in shared(options).items():
-        log.warning(
-            "group %s: %d sources of the query %s share this group: each reads only some of the partitions of %s, and a"
-            " join misses rows. Use one load() for each source, each with its own kafka.group.id.",
-            group_id,
-            len(sharing),
-            query.name() or query.id().toString(),
-            sharing[0].group.subscription,
-        )
+class StreamSource(NamedTuple):
+    """A source of a streaming query."""
+
+    relation: Any
+    """The leaf of Spark's analyzed plan, an object of the JVM."""
+    options: SourceOptions
 
 
-def shared(sources: Iterable[SourceOptions]) -> Mapping[str, list[SourceOptions]]:
-    """The sources that share partitions with another source, by group."""
-    found: dict[str, list[SourceOptions]] = {}
-    for pair in itertools.combinations(sources, 2):
-        if _share(*pair):
-            sharing = found.setdefault(pair[0].group.group_id, [])
-            sharing += [source for source in pair if not any(source is other for other in sharing)]
-    return found
+def leaves(plan: Any) -> list[Any]:
+    """The leaves of a plan, equal ones once: Spark creates a source for each."""
+    return _items(plan.collectLeaves().distinct())
 
 
-def _share(one: SourceOptions, other: SourceOptions) -> bool:
+def stream_sources(plan: Any) -> list[StreamSource]:
+    """The sources of this package in the analyzed plan of a streaming query."""
+    return [StreamSource(leaf, _options(leaf.extraOptions())) for leaf in leaves(plan) if _is_stream(leaf)]
+
+
+def batch_sources(plan: Any) -> list[SourceOptions]:
+    """The options of the batch DataFrames of this package in a plan."""
+    return [_options(leaf.options()) for leaf in leaves(plan) if _is_batch(leaf)]
+
+
+def sharing(sources: Iterable[StreamSource]) -> list[list[StreamSource]]:
+    """The sources that share partitions with other sources: a list for each set of them."""
+    found: list[list[StreamSource]] = []
+    for source in sources:
+        linked, separate = [source], []
+        for each in found:
+            if any(share(source.options, other.options) for other in each):
+                linked += each
+            else:
+                separate.append(each)
+        found = [*separate, linked]
+    return [each for each in found if len(each) > 1]
+
+
+def share(one: SourceOptions, other: SourceOptions) -> bool:
+    """Whether two members with these options certainly share the partitions of a topic."""
     same_cluster = not set(one.wire.bootstrap_servers).isdisjoint(other.wire.bootstrap_servers)
     first, second = one.group.subscription, other.group.subscription
     members = not (first.partitions or second.partitions)  # assign needs no membership
@@ -62,3 +68,94 @@ def _overlap(one: Subscription, other: Subscription) -> bool:
         return one.pattern == other.pattern
     named, by_any = (one, other) if one.pattern is None else (other, one)
     return any(by_any.matches(topic) for topic in named.topics)
+
+
+def reads_each_record_once(plan: Any, sources: Sequence[StreamSource]) -> bool:
+    """Whether these sources are branches of one union that treats them alike: whichever reads a record, it passes once.
+
+    What the branches do is compared in Spark's canonical form, in which equal columns have equal ids. ``False`` means
+    that this is not proven.
+    """
+    relations = [source.relation for source in sources]
+    union = _lowest_common_node(plan, relations)
+    if _kind(union) != "Union":
+        return False
+    branches = [branch for branch in _branches(union) if _reads_any(branch, relations)]
+    occurrences = [leaf for leaf in _items(union.collectLeaves()) if leaf in relations]
+    if not len(branches) == len(occurrences) == len(relations):
+        return False  # one of them is read twice, or a branch joins two
+    first, *others = [branch.canonicalized() for branch in branches]
+    canonical = [relation.canonicalized() for relation in relations]
+    return all(_are_alike(first, other, canonical) for other in others)
+
+
+def _lowest_common_node(plan: Any, relations: Sequence[Any]) -> Any:
+    """The lowest node of a plan above all of these leaves."""
+    node = plan
+    while True:
+        below = [child for child in _items(node.children()) if _reads_any(child, relations)]
+        if len(below) != 1:
+            return node
+        node = below[0]
+
+
+def _branches(union: Any) -> list[Any]:
+    """The branches of a union; those of a union directly below it count as its own."""
+    found = []
+    for child in _items(union.children()):
+        found += _branches(child) if _kind(child) == "Union" else [child]
+    return found
+
+
+def _reads_any(node: Any, relations: Sequence[Any]) -> bool:
+    return any(leaf in relations for leaf in _items(node.collectLeaves()))
+
+
+def _are_alike(one: Any, other: Any, sources: Sequence[Any]) -> bool:
+    """Whether two canonical plans do the same, if each of ``sources`` counts as equal to the others."""
+    one, other = _without_selection_of_all(one), _without_selection_of_all(other)
+    if one in sources:
+        return other in sources
+    if one == other:
+        return True
+    below, other_below = _items(one.children()), _items(other.children())
+    if not below or len(below) != len(other_below) or _kind(one) != _kind(other):
+        return False
+    if _own_parts(one, below) != _own_parts(other, other_below):
+        return False
+    return all(_are_alike(*pair, sources) for pair in zip(below, other_below, strict=True))
+
+
+def _without_selection_of_all(node: Any) -> Any:
+    """Without a projection on the columns that are there already, as ``unionByName`` adds it to one branch."""
+    while _kind(node) == "Project" and node.projectList() == node.child().output():
+        node = node.child()
+    return node
+
+
+def _own_parts(node: Any, children: Sequence[Any]) -> list[Any]:
+    """What a node consists of but its children: expressions, and settings of its kind."""
+    parts = [node.productElement(number) for number in range(node.productArity())]
+    return [part for part in parts if part not in children]
+
+
+def _is_stream(leaf: Any) -> bool:
+    return _kind(leaf) == "StreamingRelationV2" and leaf.sourceName().lower() == SOURCE
+
+
+def _is_batch(leaf: Any) -> bool:
+    return _kind(leaf) == "DataSourceV2Relation" and leaf.table().name().lower() == SOURCE
+
+
+def _options(options: Any) -> SourceOptions:
+    return parse_options(dict(options.asCaseSensitiveMap()))
+
+
+def _kind(node: Any) -> str:
+    name: str = node.getClass().getSimpleName()
+    return name
+
+
+def _items(sequence: Any) -> list[Any]:
+    """The items of a sequence of Scala's."""
+    return [sequence.apply(number) for number in range(sequence.size())]

@@ -21,7 +21,7 @@ from spark_group_source.errors import GroupSourceError, OptionError
 from spark_group_source.offsets import BatchOffset, latest_offset_json
 from spark_group_source.options.settings import SourceOptions, check_stream
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
-from spark_group_source.spark.notification_client import NotificationClient, ServerAddress, digest
+from spark_group_source.spark.notification_client import NotificationClient, ServerAddress, digest, source_key
 from spark_group_source.spark.runner import ignore_further_signals, leave_on_sigterm, log_to_stderr
 from spark_group_source.spark.schema import to_arrow_schema
 from spark_group_source.spark.tasks import WRAPPER, Application, PartitionReader, TaskPlanner
@@ -264,7 +264,11 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             from spark_group_source.query.driver import Driver  # executors must not import the group's modules
 
             self._prepare()
-            self._driver = Driver(self._options, application_id=self._application.id)
+            self._driver = Driver(
+                self._options,
+                application_id=self._application.id,
+                looks_for_other_members=self._notifications is None,  # otherwise the user's process has done so
+            )
         return self._driver
 
     def _connect(self) -> None:
@@ -277,6 +281,17 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             log.info("group %s: commits each batch when Spark has completed it", group)
         except OSError as error:
             log.info("group %s: commits each batch when Spark plans the next one: %s", group, error)
+
+    def _check_plan(self) -> None:
+        """Asks the user's process, which sees the query's plan, whether it would miss rows.
+
+        Raises:
+            OptionError: sources of this query share a group.
+        """
+        if self._notifications is not None:
+            rejection = self._notifications.rejection(source_key(self._options))
+            if rejection is not None:
+                raise OptionError(rejection.happened, rejection.action)
 
     def _prepare(self) -> None:
         """Checks the options and sets up this process, in the first call from Spark."""
@@ -295,6 +310,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         log_to_stderr()
         leave_on_sigterm()
         self._connect()
+        self._check_plan()
         self._life = Life.STARTING
 
     def _parse(self, logged: dict[str, Any]) -> LoggedOffset:

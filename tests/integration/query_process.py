@@ -133,7 +133,7 @@ class QueryProcess(Run):
     ) -> None:
         settings = {"options": options, "available_now": available_now, "beside": beside, "held": held}
         # A killed process cannot clean up.
-        own = environment() | {"SPARK_LOCAL_DIRS": str(work / "local")}
+        own = environment() | {"SPARK_LOCAL_DIRS": str(work / "local"), "TMPDIR": str(long_directory(work))}
         # A separate session, so that Ctrl-C reaches only the tests.
         given = {"env": own, "stdin": subprocess.PIPE, "start_new_session": True}
         super().__init__([launcher, str(SCRIPT)], work, work / "checkpoint", settings, **given)
@@ -155,6 +155,13 @@ class QueryProcess(Run):
     def kill(self) -> None:
         kill(self._process, *self.processes())
         self._process.communicate()
+
+
+def long_directory(work: Path) -> Path:
+    """A directory for temporary files whose path is too long for a Unix socket, as on YARN and Slurm."""
+    made = work.with_name(f"{work.name}-{'temporary' * 11}")
+    made.mkdir()
+    return made
 
 
 class PlainQuery(Run):

@@ -47,6 +47,7 @@ def test_when_the_driver_dies_busy_and_idle_readers_leave_their_groups_and_all_p
     run = query(name, {"kafka.session.timeout.ms": "120000"}, launcher=launcher, beside=idle, held=True)
     run.until(lambda: run.batches() and caught_up(kafka, name, idle))
     assert len(run.processes(READER)) == 2
+    assert run.log().count("commits each batch when Spark has completed it") == 2, "TMPDIR is long"
     os.kill(run.processes(JVM)[0] if victim == "jvm" else run.pid, number)
     took = eventually(lambda: {kafka.group_state(each) for each in (group, idle)} == {"Empty"}, LEAVE_S, "leaving")
     (run.work / "release").touch()

@@ -1,4 +1,5 @@
-"""Warnings about mistakes that are easy to miss, of real queries. ``conftest.py`` fails other tests that log them."""
+"""Mistakes that are easy to miss, in real queries: errors and warnings. ``conftest.py`` fails other tests that log
+some of these warnings."""
 
 from __future__ import annotations
 
@@ -8,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_group_source import register
-from spark_group_source.spark import notifications, shared_sources
+from spark_group_source.spark import notifications, started_queries
+from spark_group_source.spark.shared_sources import reads_each_record_once, sharing, stream_sources
 from spark_group_source.testing import EmbeddedKafka
-from tests.integration.conftest import Stream
-from tests.integration.query_process import PlainQuery, eventually
+from tests.integration.conftest import Read, Stream
+from tests.integration.query_process import PlainQuery, eventually, source_options
 from tests.integration.standing import fill
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Load = Callable[[str], "DataFrame"]
-Shape = Callable[[Load, str], "DataFrame"]
+Load = Callable[..., "DataFrame"]
+Warned = Callable[[], list[str]]
 Run = Callable[..., Any]
 
 
@@ -31,14 +33,19 @@ def name(kafka: EmbeddedKafka, topic: Callable[..., str]) -> str:
 
 
 @pytest.fixture
-def run(spark: SparkSession, stream: Stream, name: str, group: str) -> Iterator[Run]:
-    """Starts a query of the topic, with the DataFrame that a function makes; stops it at the end."""
-    running = []
+def load(spark: SparkSession, stream: Stream, name: str, group: str) -> Load:
+    """Loads a stream of the topic: ``load()`` in the test's group, ``load(group)`` in another."""
     register(spark)  # not for the first time, as in a notebook whose cell runs again
+    return lambda other=group: stream(name, **{"kafka.group.id": other})
 
-    def start(shape: Shape, **trigger: Any) -> Any:
-        frame = shape(lambda group: stream(name, **{"kafka.group.id": group}), group)
-        writer = frame.writeStream.format("noop").queryName(group)
+
+@pytest.fixture
+def run(group: str) -> Iterator[Run]:
+    """Starts a query of a DataFrame, named as the test's group or otherwise; stops it at the end."""
+    running = []
+
+    def start(frame: DataFrame, name: str = group, **trigger: Any) -> Any:
+        writer = frame.writeStream.format("noop").queryName(name)
         running.append(writer.trigger(**trigger or {"processingTime": "0 seconds"}).start())
         return running[-1]
 
@@ -47,54 +54,120 @@ def run(spark: SparkSession, stream: Stream, name: str, group: str) -> Iterator[
         query.stop()
 
 
-def with_itself(load: Load, group: str) -> DataFrame:
-    frame = load(group)
-    return frame.alias("left").join(frame.alias("right"), ["partition", "offset"])
+@pytest.fixture
+def warned(caplog: pytest.LogCaptureFixture) -> Warned:
+    """The warnings of this process, after the check of all queries that have started."""
 
+    def drained() -> list[str]:
+        notifications._listeners[-1].drain()
+        return [each.getMessage() for each in caplog.records if each.name == started_queries.__name__]
 
-def derived(load: Load, group: str) -> DataFrame:
-    frame = load(group)
-    return frame.join(frame.filter("offset > 1").select("partition", "offset"), ["partition", "offset"])
-
-
-def two_loads(load: Load, group: str) -> DataFrame:
-    return load(group).union(load(group))
+    return drained
 
 
 @pytest.mark.core
-@pytest.mark.trap
-@pytest.mark.parametrize(
-    ("shape", "trigger"), [(with_itself, {}), (derived, {}), (two_loads, {}), (two_loads, {"availableNow": True})]
-)
-def test_sources_of_one_query_that_share_a_group_log_one_warning_at_its_start(
-    run: Run, shape: Shape, trigger: dict[str, Any], group: str, name: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("trigger", [{}, {"availableNow": True}])
+def test_a_stream_that_is_joined_with_itself_ends_before_it_joins_the_group_and_no_other_query_does(
+    kafka: EmbeddedKafka, load: Load, run: Run, trigger: dict[str, Any], group: str, name: str, warned: Warned
 ) -> None:
-    run(shape, **trigger)
-    warning = f"group {group}: 2 sources of the query {group} share this group: each reads only some"
-    eventually(lambda: warning in caplog.text)
-    assert f"of the partitions of {name}, and a join misses rows" in caplog.text
-    assert caplog.text.count(warning) == 1
+    frame = load()
+    query = run(frame.alias("left").join(frame.alias("right"), ["partition", "offset"]), **trigger)
+    eventually(lambda: not query.isActive)
+    error = str(query.exception())
+    assert f"[INVALID_OPTION] 2 sources of the query {group} share the group {group}: each would read only" in error
+    assert f"some of the partitions of {name}, and rows would be missing. Give each source its own group:" in error
+    assert kafka.group_state(group) == "Dead"
+    again = run(frame, **trigger)
+    eventually(lambda: sum(each.numInputRows for each in again.recentProgress) == 20)
+    assert warned() == []
 
 
-def twice_in_a_union(load: Load, group: str) -> DataFrame:
-    frame = load(group)
-    return frame.union(frame)
+ALL = "SELECT * FROM"
+EACH_RECORD_ONCE = [
+    f"{ALL} a UNION ALL {ALL} b",
+    f"{ALL} a UNION ALL ({ALL} b UNION ALL {ALL} c)",
+    "SELECT offset + 1 AS o FROM a WHERE offset > 1 UNION ALL SELECT offset + 1 AS o FROM b WHERE offset > 1",
+    f"{ALL} ({ALL} a UNION ALL {ALL} b) JOIN other USING (offset)",
+    "SELECT o, count(*) FROM (SELECT offset AS o FROM a UNION ALL SELECT offset AS o FROM b) GROUP BY o",
+]
+NOT_PROVEN = [
+    f"{ALL} a JOIN a AS again USING (offset)",
+    f"{ALL} a JOIN b USING (offset)",
+    f"{ALL} a WHERE offset > 1 UNION ALL {ALL} b WHERE offset > 2",
+    f"{ALL} a UNION ALL {ALL} b WHERE offset > 1",
+    "SELECT key AS k FROM a UNION ALL SELECT value AS k FROM b",
+    f"{ALL} a UNION ALL {ALL} a UNION ALL {ALL} b",
+    f"{ALL} ({ALL} a UNION ALL {ALL} b) AS one JOIN ({ALL} a UNION ALL {ALL} b) AS two USING (offset)",
+    f"{ALL} a JOIN other USING (offset) UNION ALL {ALL} b JOIN another USING (offset)",
+]
+ONE_EACH = [f"{ALL} a", f"{ALL} a UNION ALL {ALL} a WHERE offset > 1", f"{ALL} a JOIN other USING (offset)"]
 
 
-def two_groups(load: Load, group: str) -> DataFrame:
-    return load(group).join(load(f"{group}-right"), ["partition", "offset"])
+def test_which_plans_read_each_record_once(spark: SparkSession, load: Load) -> None:
+    for view in ("a", "b", "c"):
+        load().createOrReplaceTempView(view)
+    for view in ("other", "another"):
+        load("right").createOrReplaceTempView(view)
+
+    def shared(query: str) -> list[bool]:
+        """Whether each set of sources that share a group is proven to read each record once."""
+        plan = spark.sql(query)._jdf.queryExecution().analyzed()
+        return [reads_each_record_once(plan, each) for each in sharing(stream_sources(plan))]
+
+    assert {query: shared(query) for query in ONE_EACH} == {query: [] for query in ONE_EACH}
+    assert {query: shared(query) for query in EACH_RECORD_ONCE} == {query: [True] for query in EACH_RECORD_ONCE}
+    assert [query for query in NOT_PROVEN if all(shared(query))] == []
+    plan = load().unionByName(load())._jdf.queryExecution().analyzed()
+    assert reads_each_record_once(plan, stream_sources(plan))
 
 
 @pytest.mark.core
-@pytest.mark.parametrize(("shape", "sources"), [(twice_in_a_union, 1), (two_groups, 2)])
-def test_a_query_whose_sources_read_everything_logs_no_warning(
-    run: Run, shape: Shape, sources: int, caplog: pytest.LogCaptureFixture
+def test_a_union_of_sources_that_share_a_group_reads_each_record_once(load: Load, read: Read, warned: Warned) -> None:
+    reader = read(load().union(load()), availableNow=True).to_end()
+    assert {len(each.sources) for each in reader.query.recentProgress} == {2}
+    assert sorted(reader.places) == [(partition, offset) for partition in range(4) for offset in range(5)]
+    assert warned() == []
+
+
+@pytest.mark.core
+def test_sources_of_different_topics_may_share_a_group(
+    kafka: EmbeddedKafka, load: Load, stream: Stream, topic: Callable[..., str], read: Read, warned: Warned
 ) -> None:
-    query = run(shape)
-    eventually(lambda: query.lastProgress is not None and query.lastProgress["sources"][0]["endOffset"])
-    assert len(query.lastProgress["sources"]) == sources
-    notifications._listeners[-1].drain()
-    assert not [each for each in caplog.records if each.name == shared_sources.__name__]
+    other = topic(partitions=4)
+    fill(kafka, other, 5)
+    joined = load().join(stream(other).select("partition", "offset"), ["partition", "offset"])
+    assert len(read(joined, availableNow=True).to_end().values) == 20
+    assert warned() == []
+
+
+@pytest.mark.core
+def test_two_queries_of_one_load_log_one_warning_that_names_both(
+    load: Load, run: Run, group: str, name: str, warned: Warned
+) -> None:
+    frame = load()
+    run(frame, "first")
+    run(load(f"{group}-other"), "other")
+    assert warned() == []
+    run(frame, "second")
+    (warning,) = warned()
+    assert warning.startswith(
+        f"group {group}: the query second divides the partitions of {name} with first of this application"
+    )
+
+
+@pytest.mark.core
+def test_a_stream_that_reads_a_batch_dataframe_logs_a_warning_unless_that_has_an_end(
+    spark: SparkSession, kafka: EmbeddedKafka, load: Load, run: Run, group: str, name: str, warned: Warned
+) -> None:
+    def joined_with_batch(**options: str) -> DataFrame:
+        batch = spark.read.format("kafka-group").options(**source_options(kafka, name, group, **options)).load()
+        return load().join(batch.select("offset"), "offset")
+
+    run(joined_with_batch(endingOffsets=f'{{"{name}":{{"0":1,"1":1,"2":1,"3":1}}}}'), "with an end")
+    assert warned() == []
+    run(joined_with_batch(**{"kafka.group.id": f"{group}-other"}), group).stop()
+    if not started_queries.PLANS_EACH_ACTION:
+        assert [each for each in warned() if f"the query {group} reads {name} with spark.read: Spark looks up" in each]
 
 
 @pytest.mark.core

@@ -73,6 +73,9 @@ class Notifications:
         self._life.notifications = self
         Thread(target=self._deliver, name="completed-batches").start()
 
+    def rejection(self, key: str) -> None:
+        """Every query of the simulation has one source."""
+
     def report(self, digest: bytes, *, of_another: bool) -> None:
         process, now = self._life.process, self._life.query.run.now
         stood_still = max(process.paused_until, process.held_until) > now - TAKEN_WITHIN

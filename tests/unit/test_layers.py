@@ -16,7 +16,7 @@ group.description lag.model
 """
 SPARK_DOORS = """
 spark.schema spark.stream spark.notifications spark.batch spark.source spark.filters spark.tasks spark.bytecode
-lag.listener migration __init__
+spark.started_queries lag.listener migration __init__
 """
 ABOVE = {"options", "query", "spark", "lag", "migration", "testing"}
 FORBIDDEN = {

@@ -20,7 +20,7 @@ import pytest
 
 from spark_group_source.spark import completion_listener, notification_client, notification_server, notifications
 from spark_group_source.spark.completion_listener import CompletionListener
-from spark_group_source.spark.notification_client import NotificationClient, digest
+from spark_group_source.spark.notification_client import NotificationClient, Rejection, digest
 from spark_group_source.spark.notification_server import NotificationServer
 from tests.waiting import eventually
 
@@ -158,7 +158,7 @@ def test_the_sources_of_a_query_are_checked_when_it_starts_and_an_error_there_st
         checked.append(query)
         raise AttributeError("another Spark has another plan")
 
-    monkeypatch.setattr(completion_listener, "warn_of_shared_sources", check)
+    monkeypatch.setattr(listener._started_queries, "started", check)
     jvm.offer("0b0a0af3-1aed-4234-80d5-5afbdb7058d9")
     jvm.complete(END)
     eventually(lambda: reader.heard == [digest(END)])
@@ -362,3 +362,30 @@ def test_a_server_without_free_descriptors_waits_for_them_and_serves_its_readers
         eventually(lambda: len(server._readers) == 2)
     server.send([END])
     eventually(lambda: reader.heard == [digest(END)])
+
+
+def test_a_reader_hears_why_its_query_must_not_begin_after_the_queries_that_have_started_are_checked(
+    jvm: Jvm, listener: CompletionListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Rejection("two sources share a group", "give each its own")
+    started: list[object] = []
+    monkeypatch.setattr(listener._started_queries, "started", started.append)
+    monkeypatch.setattr(listener._started_queries, "rejection", lambda key: found if started and key == "k" else None)
+    with closing(NotificationServer(listener.drain, listener.rejection)) as server:
+        jvm.offer("0b0a0af3-1aed-4234-80d5-5afbdb7058d9")
+        with closing(NotificationClient(server.path, lambda _: None)) as client:
+            assert client.rejection("k") == found
+        with closing(NotificationClient(server.path, lambda _: None)) as other:
+            assert other.rejection("another") is None
+
+
+def test_a_query_begins_if_its_user_s_process_cannot_say_whether_it_may(
+    server: NotificationServer, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_rejection", {}.__getitem__)
+    assert reader.rejection("k") is None
+    monkeypatch.setattr(notification_client, "BEGIN_TIMEOUT", 0.1)
+    release = threading.Event()
+    monkeypatch.setattr(server, "_rejection", lambda key: release.wait(30) and None)
+    assert reader.rejection("k") is None
+    release.set()

@@ -1,8 +1,7 @@
-"""The source in Spark: its registration, its schema, and sources of one query that share a group, without Spark."""
+"""The source in Spark: its registration and its schema, without Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 from types import SimpleNamespace
@@ -26,8 +25,7 @@ from pyspark.sql.types import (
 from spark_group_source.errors import OptionError
 from spark_group_source.records.columns import ALL_COLUMNS
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
-from spark_group_source.spark.shared_sources import warn_of_shared_sources
-from spark_group_source.spark.source import GroupSource, register
+from spark_group_source.spark.source import register
 from spark_group_source.spark.tasks import Application
 
 
@@ -80,80 +78,6 @@ def test_a_not_null_column_is_rejected_and_the_error_shows_the_correct_type(name
     parts = StructType([StructField("key", StringType(), nullable=False), StructField("value", BinaryType())])
     with pytest.raises(OptionError, match="'headers' as NOT NULL"):
         columns(headers=ArrayType(parts))
-
-
-ORDERS = {"kafka.bootstrap.servers": "one:9092,two:9092", "kafka.group.id": "g", "subscribe": "orders"}
-
-
-def scala_seq(leaves: Sequence[Any]) -> Any:
-    different = [leaf for number, leaf in enumerate(leaves) if leaf not in leaves[:number]]
-    found = SimpleNamespace(size=lambda: len(different), apply=different.__getitem__)
-    return SimpleNamespace(distinct=lambda: found)
-
-
-def leaf(options: dict[str, str], kind: str = "StreamingRelationV2", source: str = GroupSource.name()) -> Any:
-    return SimpleNamespace(
-        getClass=lambda: SimpleNamespace(getSimpleName=lambda: kind),
-        sourceName=lambda: source,
-        extraOptions=lambda: SimpleNamespace(asCaseSensitiveMap=lambda: options),
-    )
-
-
-def query(*leaves: Any, name: str | None = "join") -> Any:
-    plan = SimpleNamespace(collectLeaves=lambda: scala_seq(leaves))
-    execution = SimpleNamespace(analyzedPlan=lambda: plan)
-    identity = SimpleNamespace(toString=lambda: "0b0a")
-    return SimpleNamespace(name=lambda: name, id=lambda: identity, streamingQuery=lambda: execution)
-
-
-def without(name: str, **more: str) -> dict[str, str]:
-    return {key: value for key, value in ORDERS.items() if key != name} | more
-
-
-PATTERN = without("subscribe", subscribePattern="ord.*")
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "name", "says"),
-    [
-        (leaf(ORDERS), leaf(ORDERS), None, "group g: 2 sources of the query 0b0a share this group: each reads only"),
-        (leaf(ORDERS), leaf(without("subscribe", subscribe="customers, orders")), "join", ""),
-        (leaf(ORDERS), leaf(PATTERN), "join", ""),
-        (leaf(PATTERN), leaf(PATTERN), "join", "each reads only some of the partitions of pattern ord.*, and"),
-        (leaf(ORDERS), leaf(ORDERS | {"kafka.bootstrap.servers": "two:9092"}), "join", ""),
-        (leaf(ORDERS), leaf(ORDERS | {"KAFKA.GROUP.ID": "g", "kafka.client.id": "mine"}), "join", ""),
-        (leaf(ORDERS), leaf(ORDERS, source="Kafka-Group"), "join", ""),
-    ],
-    ids=["no name", "a topic", "a pattern", "one pattern", "a server", "upper case", "format in upper case"],
-)
-def test_sources_that_have_a_topic_of_a_group_in_common_log_a_warning(
-    caplog: pytest.LogCaptureFixture, one: Any, other: Any, name: str | None, says: str
-) -> None:
-    warn_of_shared_sources(query(one, other, name=name))
-    warn_of_shared_sources(query(other, one, name=name))
-    assert caplog.text.count(says or "2 sources of the query join share") == 2
-
-
-FIRST, ASSIGNED = leaf(ORDERS), without("subscribe", assign='{"orders": [0]}')
-
-
-@pytest.mark.parametrize(
-    "leaves",
-    [
-        [FIRST],
-        [FIRST, FIRST],  # a DataFrame that occurs twice in a union is one source
-        [FIRST, leaf(ORDERS | {"kafka.group.id": "other"})],
-        [FIRST, leaf(without("subscribe", subscribe="customers"))],
-        [leaf(without("subscribe", subscribePattern="a.*")), leaf(without("subscribe", subscribePattern="b.*"))],
-        [FIRST, leaf(ORDERS | {"kafka.bootstrap.servers": "another-cluster:9092"})],
-        [leaf(ASSIGNED), leaf(ASSIGNED)],
-        [FIRST, leaf(ORDERS, source="kafka")],
-        [FIRST, leaf(ORDERS, kind="LogicalRDD")],
-    ],
-)
-def test_other_sources_log_nothing(caplog: pytest.LogCaptureFixture, leaves: list[Any]) -> None:
-    warn_of_shared_sources(query(*leaves))
-    assert caplog.messages == []
 
 
 @pytest.mark.skipif(pyspark_version.startswith("4.0."), reason="PySpark 4.0 needs register(spark)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, cast
 
@@ -16,7 +17,8 @@ from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver
 from spark_group_source.spark import stream
-from spark_group_source.spark.notification_client import ServerAddress, digest
+from spark_group_source.spark.notification_client import Rejection, ServerAddress, digest, source_key
+from spark_group_source.spark.notification_server import NotificationServer
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application
@@ -230,3 +232,16 @@ def test_the_log_says_why_completed_batches_are_not_reported(
     reader._notification_server = ServerAddress(missing="no Unix socket in /tmp: read-only file system")
     reader.initialOffset()
     assert "each batch when Spark plans the next one: no Unix socket in /tmp: read-only file system" in caplog.text
+
+
+def test_a_query_that_its_user_s_process_rejects_ends_before_it_has_a_driver(
+    reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rejection = Rejection("2 sources share a group.", "Give each its own.")
+    with closing(NotificationServer(lambda: None, {source_key(reader._options): rejection}.get)) as server:
+        reader._notification_server = ServerAddress(server.path)
+        for call in (reader.initialOffset, lambda: reader.partitions(batch(0, 3).as_json(), batch(3, 5).as_json())):
+            with pytest.raises(OptionError, match="2 sources share a group. Give each its own."):
+                call()
+        assert reader._driver is None
+        reader.stop()

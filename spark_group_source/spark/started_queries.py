@@ -1,0 +1,152 @@
+"""The queries of one Spark application that have started: which of them share a group, and which must end.
+
+Spark calls listeners of a query's start before it creates the query's sources. Therefore all of this is known when the
+first reader of a query asks whether it may begin (:meth:`StartedQueries.rejection`), before it joins the group.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark import __version__ as pyspark_version
+
+from spark_group_source.options.offsets import Latest
+from spark_group_source.options.settings import SourceOptions, batch_end
+from spark_group_source.spark.notification_client import Rejection, source_key
+from spark_group_source.spark.shared_sources import (
+    StreamSource,
+    batch_sources,
+    reads_each_record_once,
+    share,
+    sharing,
+    stream_sources,
+)
+from spark_group_source.text import some
+
+log = logging.getLogger(__name__)
+
+PLANS_EACH_ACTION = pyspark_version.startswith("4.0.")
+"""PySpark 4.0 looks up the end of a batch DataFrame for each action on it, later releases once."""
+
+
+@dataclass
+class StartedQuery:
+    """A running query with sources of this package."""
+
+    name: str
+    """Its name, or else its id."""
+    run: str
+    """The id of this run."""
+    sources: list[SourceOptions]
+    rejection: Rejection | None = None
+    readers: Counter[str] = field(default_factory=Counter)
+    """How many readers have not asked yet, by the key of their source."""
+
+
+class StartedQueries:
+    """What this process knows of the running queries. Any thread may call this.
+
+    Args:
+        running: returns the ids of the runs that Spark has not ended.
+    """
+
+    def __init__(self, running: Callable[[], set[str]]) -> None:
+        self._running = running
+        self._lock = threading.Lock()
+        self._queries: list[StartedQuery] = []
+
+    def started(self, query: Any) -> None:
+        """Checks a query that starts, and warns of what its results may miss. ``query`` is Spark's, in the JVM."""
+        plan = query.streamingQuery().analyzedPlan()
+        sources = stream_sources(plan)
+        if not sources:
+            return
+        options = [source.options for source in sources]
+        new = StartedQuery(query.name() or query.id().toString(), query.runId().toString(), options)
+        new.readers = Counter(map(source_key, options))
+        new.rejection = rejection(plan, sources, new.name)
+        with self._lock:
+            self._forget_ended_queries()
+            running = [each for each in self._queries if each.rejection is None]
+            self._queries.append(new)
+        if new.rejection is None:
+            warn_of_sharing_queries(new, running)
+        warn_of_batch_sources(new.name, batch_sources(plan))
+
+    def rejection(self, key: str) -> Rejection | None:
+        """Why the query of a reader must end, or ``None``. Each reader asks once, before it does anything else.
+
+        If two queries wait for readers with equal options, nobody knows which of them asks. Then none is rejected, and
+        a query that should have been is warned of: see :meth:`has_progress`.
+        """
+        with self._lock:
+            self._forget_ended_queries()
+            waiting = [each for each in self._queries if each.readers[key] > 0]
+            wrong = [each for each in waiting if each.rejection is not None]
+            if not waiting:
+                return None
+            asking = wrong[0] if wrong else waiting[0]
+            asking.readers[key] -= 1
+            return asking.rejection if wrong == waiting else None
+
+    def has_progress(self, run: str) -> None:
+        """Warns of a query that runs although it should have ended, because its readers did not or could not ask."""
+        with self._lock:
+            wrong = [each for each in self._queries if each.run == run and each.rejection is not None]
+            self._queries = [each for each in self._queries if each not in wrong]
+        for each in wrong:
+            log.warning("%s %s", *each.rejection or ())
+
+    def _forget_ended_queries(self) -> None:
+        running = self._running()
+        self._queries = [each for each in self._queries if each.run in running]
+
+
+def rejection(plan: Any, sources: Iterable[StreamSource], name: str) -> Rejection | None:
+    """Why a query with this plan would miss records, or ``None``."""
+    for shared in sharing(sources):
+        if not reads_each_record_once(plan, shared):
+            group = shared[0].options.group
+            return Rejection(
+                f"{len(shared)} sources of the query {name} share the group {group.group_id}: each would read only some"
+                f" of the partitions of {group.subscription}, and rows would be missing.",
+                "Give each source its own group: call load() once for each, with different values of kafka.group.id,"
+                " also to join a stream with itself. Or read the topics with one load(), once.",
+            )
+    return None
+
+
+def warn_of_sharing_queries(new: StartedQuery, running: Iterable[StartedQuery]) -> None:
+    """Warns if a query divides its records with others of this application, which may be what the user wants."""
+    warned: set[str] = set()
+    for options in new.sources:
+        others = [each.name for each in running if any(share(options, other) for other in each.sources)]
+        if others and options.group.group_id not in warned:
+            warned.add(options.group.group_id)
+            log.warning(
+                "group %s: the query %s divides the partitions of %s with %s of this application, so each reads only"
+                " some of the records. If each is to read all of them, give each query a load() with its own"
+                " kafka.group.id.",
+                options.group.group_id,
+                new.name,
+                options.group.subscription,
+                some(others),
+            )
+
+
+def warn_of_batch_sources(name: str, sources: Iterable[SourceOptions]) -> None:
+    """Warns if a streaming query reads a batch DataFrame whose end is the end of the log."""
+    for options in sources:
+        if isinstance(batch_end(options), Latest) and not PLANS_EACH_ACTION:
+            log.warning(
+                "the query %s reads %s with spark.read: Spark looks up the end of such a DataFrame once, at its first"
+                " use, and no batch of the query sees later records. To see them, call load() in foreachBatch, or read"
+                " the topic as a stream with a kafka.group.id of its own.",
+                name,
+                options.group.subscription,
+            )
