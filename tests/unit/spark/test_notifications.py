@@ -369,7 +369,12 @@ def test_a_reader_hears_why_its_query_must_not_begin_after_the_queries_that_have
 ) -> None:
     found = Rejection("two sources share a group", "give each its own")
     started: list[object] = []
-    monkeypatch.setattr(listener._started_queries, "started", started.append)
+
+    def check(query: object) -> None:
+        eventually(lambda: listener._markers)  # the reader's question has come and waits for this
+        started.append(query)
+
+    monkeypatch.setattr(listener._started_queries, "started", check)
     monkeypatch.setattr(listener._started_queries, "rejection", lambda key: found if started and key == "k" else None)
     with closing(NotificationServer(listener.drain, listener.rejection)) as server:
         jvm.offer("0b0a0af3-1aed-4234-80d5-5afbdb7058d9")
@@ -377,6 +382,17 @@ def test_a_reader_hears_why_its_query_must_not_begin_after_the_queries_that_have
             assert client.rejection("k") == found
         with closing(NotificationClient(server.path, lambda _: None)) as other:
             assert other.rejection("another") is None
+
+
+def test_each_progress_shows_that_its_query_runs(
+    jvm: Jvm, listener: CompletionListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[str] = []
+    monkeypatch.setattr(listener._started_queries, "has_progress", runs.append)
+    jvm.complete(END)
+    jvm.complete("not ours")
+    listener.drain()
+    assert runs == ["run", "run"]
 
 
 def test_a_query_begins_if_its_user_s_process_cannot_say_whether_it_may(

@@ -43,6 +43,7 @@ class FakeDriver:
     planned: list[BatchOffset]
 
     def __init__(self, *args: object, **named: object) -> None:
+        self.named = named
         self.counters = Counters(joins=2, rebalances=1)
         self.started: list[tuple[BatchOffset, bool]] = []
         self.in_flight: BatchOffset | None = None
@@ -232,6 +233,18 @@ def test_the_log_says_why_completed_batches_are_not_reported(
     reader._notification_server = ServerAddress(missing="no Unix socket in /tmp: read-only file system")
     reader.initialOffset()
     assert "each batch when Spark plans the next one: no Unix socket in /tmp: read-only file system" in caplog.text
+
+
+def test_the_driver_looks_for_other_members_only_if_the_user_s_process_knows_no_other_queries(
+    reader: GroupStreamReader,
+) -> None:
+    reader.initialOffset()
+    assert fake(reader).named["looks_for_other_members"]
+    with closing(NotificationServer(lambda: None)) as server:
+        other = GroupStreamReader(reader._options, source_schema(False), Application("app"), ServerAddress(server.path))
+        other.initialOffset()
+        assert not fake(other).named["looks_for_other_members"]
+        other.stop()
 
 
 def test_a_query_that_its_user_s_process_rejects_ends_before_it_has_a_driver(
