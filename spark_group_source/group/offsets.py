@@ -30,7 +30,14 @@ from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.description import GroupDescription, describe
 from spark_group_source.group.membership import NO_GENERATION, ErrorAction, Membership, RequestFailed, error_action
 from spark_group_source.group.settings import GroupSettings, Timings
-from spark_group_source.offsets import NO_LINEAGE, UNKNOWN_EPOCH, Partitions, TopicPartition, numbers_by_topic
+from spark_group_source.offsets import (
+    NO_LINEAGE,
+    UNKNOWN_EPOCH,
+    Partitions,
+    TopicPartition,
+    may_be_same,
+    numbers_by_topic,
+)
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 
@@ -179,30 +186,63 @@ class GroupOffsets:
         deadline: Deadline,
         topic_ids: Mapping[TopicPartition, str],
     ) -> CommitResult:
-        by_topic: dict[tuple[str, str], list[Any]] = defaultdict(list)
-        version = versions.MEMBER_OFFSET_COMMIT if self._settings.consumer_protocol else None
+        """Commits with one request; offsets of former topics are left out and rejected."""
         if failure := self._client.connect(deadline):
             return CommitResult(failure=failure)
-        by_id = all(topic_ids.get(tp) for tp in offsets) and self._client.supports(
-            ApiKey.OffsetCommit, versions.OFFSET_COMMIT_BY_TOPIC_ID
-        )
-        if by_id:
-            version = versions.OFFSET_COMMIT_BY_TOPIC_ID
-        elif topics := {tp.topic for tp in offsets if topic_ids.get(tp)}:
-            # The broker would take the name for that of the topic's successor.
-            current = self._client.topic_ids(topics, deadline)
-            if isinstance(current, RequestFailed):
-                return CommitResult(failure=current)
-            former = {
-                tp for tp in offsets if topic_ids.get(tp) and (current.get(tp.topic) or topic_ids[tp]) != topic_ids[tp]
-            }
-            if former:
-                others = {tp: commit for tp, commit in offsets.items() if tp not in former}
-                result = self._commit(me, others, deadline, topic_ids) if others else CommitResult()
-                return replace(result, errors={**result.errors, **dict.fromkeys(former, UNKNOWN_TOPIC_ID)})
+        if self._compares_topic_ids(offsets, topic_ids):
+            return self._send(me, offsets, topic_ids, deadline)
+        former = self._in_former_topics(offsets, topic_ids, deadline)
+        if isinstance(former, RequestFailed):
+            return CommitResult(failure=former)
+        others = {tp: commit for tp, commit in offsets.items() if tp not in former}
+        result = self._send(me, others, {}, deadline) if others else CommitResult()
+        return replace(result, errors={**result.errors, **dict.fromkeys(former, UNKNOWN_TOPIC_ID)})
+
+    def _compares_topic_ids(
+        self, partitions: Collection[TopicPartition], topic_ids: Mapping[TopicPartition, str]
+    ) -> bool:
+        """Whether the coordinator itself rejects commits to a topic with another id, and all ids are known."""
+        all_known = all(topic_ids.get(tp) for tp in partitions)
+        return all_known and self._client.supports(ApiKey.OffsetCommit, versions.OFFSET_COMMIT_BY_TOPIC_ID)
+
+    def _in_former_topics(
+        self, partitions: Collection[TopicPartition], topic_ids: Mapping[TopicPartition, str], deadline: Deadline
+    ) -> set[TopicPartition] | RequestFailed:
+        """Partitions of topics that have another id by now: a commit by name would be one to the topic's successor."""
+        known = {tp: topic_ids[tp] for tp in partitions if topic_ids.get(tp)}
+        if not known:
+            return set()
+        current = self._client.topic_ids({tp.topic for tp in known}, deadline)
+        if isinstance(current, RequestFailed):
+            return current
+        return {tp for tp, topic_id in known.items() if not may_be_same(current.get(tp.topic, ""), topic_id)}
+
+    def _send(
+        self,
+        me: Membership,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        topic_ids: Mapping[TopicPartition, str],
+        deadline: Deadline,
+    ) -> CommitResult:
+        """Sends one request, with the topics by id if there are ``topic_ids``, or else by name."""
+        response = self._client.call(self._commit_request(me, offsets, topic_ids), deadline)
+        if isinstance(response, RequestFailed):
+            unanswered = frozenset(offsets) if response.unanswered else frozenset()
+            return CommitResult(unanswered=unanswered, failure=response)
+        codes = _commit_error_codes(response, topic_ids)
+        result = self._interpret(offsets, {tp: codes.get(tp, UNKNOWN_SERVER_ERROR) for tp in offsets})
+        if result.failure is not None and not me.member_id and UNKNOWN_MEMBER_ID in codes.values():
+            reason = f"{result.failure.reason}: the group has members. {NO_MEMBERS}"
+            return replace(result, failure=replace(result.failure, reason=reason))
+        return result
+
+    def _commit_request(
+        self, me: Membership, offsets: Mapping[TopicPartition, CommittedOffset], topic_ids: Mapping[TopicPartition, str]
+    ) -> OffsetCommitRequest:
         topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
+        by_topic: dict[tuple[str, str], list[Any]] = defaultdict(list)
         for tp, commit in offsets.items():
-            by_topic[tp.topic, topic_ids[tp] if by_id else ""].append(
+            by_topic[tp.topic, topic_ids.get(tp, "")].append(
                 topic_of.OffsetCommitRequestPartition(
                     partition_index=tp.partition,
                     committed_offset=commit.offset,
@@ -210,8 +250,8 @@ class GroupOffsets:
                     committed_metadata=commit.metadata,
                 )
             )
-        request = OffsetCommitRequest(
-            version=version,
+        return OffsetCommitRequest(
+            version=self._commit_version(by_id=bool(topic_ids)),
             group_id=self._settings.group_id,
             generation_id_or_member_epoch=me.generation,
             member_id=me.member_id,
@@ -221,22 +261,12 @@ class GroupOffsets:
                 for (name, topic_id), parts in by_topic.items()
             ],
         )
-        response = self._client.call(request, deadline)
-        if isinstance(response, RequestFailed):
-            return CommitResult(unanswered=frozenset(offsets) if response.unanswered else frozenset(), failure=response)
-        names = {UUID(topic_id): name for name, topic_id in by_topic} if by_id else {}
-        codes = {
-            TopicPartition(
-                names.get(topic.topic_id, "") if by_id else topic.name, part.partition_index
-            ): part.error_code
-            for topic in response.topics
-            for part in topic.partitions
-        }
-        result = self._interpret(offsets, {tp: codes.get(tp, UNKNOWN_SERVER_ERROR) for tp in offsets})
-        if result.failure is not None and not me.member_id and UNKNOWN_MEMBER_ID in codes.values():
-            reason = f"{result.failure.reason}: the group has members. {NO_MEMBERS}"
-            return replace(result, failure=replace(result.failure, reason=reason))
-        return result
+
+    def _commit_version(self, *, by_id: bool) -> int | None:
+        """The version of OffsetCommit; ``None`` for the latest that names topics."""
+        if by_id:
+            return versions.OFFSET_COMMIT_BY_TOPIC_ID
+        return versions.MEMBER_OFFSET_COMMIT if self._settings.consumer_protocol else None
 
     def _interpret(self, offsets: Iterable[TopicPartition], codes: Mapping[TopicPartition, int]) -> CommitResult:
         confirmed = frozenset(tp for tp in offsets if codes.get(tp) == 0)
@@ -327,6 +357,17 @@ class GroupOffsets:
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
         """The group's state and members."""
         return describe(self._client, self._settings.group_id, deadline)
+
+
+def _commit_error_codes(response: Any, topic_ids: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
+    """The error code of each partition; with ``topic_ids`` the response names topics by id only."""
+    names = {UUID(topic_id): tp.topic for tp, topic_id in topic_ids.items()}
+    codes = {}
+    for topic in response.topics:
+        name = names.get(topic.topic_id, "") if topic_ids else topic.name
+        for part in topic.partitions:
+            codes[TopicPartition(name, part.partition_index)] = part.error_code
+    return codes
 
 
 @dataclass(frozen=True, slots=True)
