@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from enum import Enum
 from typing import Any
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import CommitFailed, describe_error_code
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
-from spark_group_source.group.membership import ErrorAction, Membership, denied, error_action
+from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed, denied, error_action
 from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommittedOffset, KafkaClients, commit_metadata
 from spark_group_source.offsets import NO_LINEAGE, TopicPartition
 from spark_group_source.options.offsets import SpecificOffsets
@@ -25,8 +26,21 @@ _REJECTED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorActi
 _REBALANCES = (*_REJECTED, ErrorAction.REJOIN)
 """A commit gets these while the group moves to another generation: its rebalance decides, and no retry can."""
 
-_TRIMMED = "commitMetadata is too long", "the metadata is too long", "even the tag is too long"
-"""What the log says at each step of shorter metadata."""
+
+class MetadataSize(Enum):
+    """How much metadata the commits of a query have, for brokers that reject the size before. The value is what the log
+    says if they reject this one too."""
+
+    ALL = "commitMetadata is too long"
+    LINEAGE = "the metadata is too long"
+    TAG = "even the tag is too long"
+    NOTHING = "no metadata is too long"
+
+    @property
+    def smaller(self) -> MetadataSize:
+        """The next size to try."""
+        sizes = list(MetadataSize)
+        return sizes[sizes.index(self) + 1]
 
 
 class RetryTimer:
@@ -62,7 +76,7 @@ class Committer:
     """Commits the pending offsets of the tracker, for any thread, one commit at a time.
 
     ``_one_commit`` is held during a commit: two at once could arrive in the wrong order and move offsets back. It also
-    guards the number of failures in a row and how far the metadata is trimmed. The member hears of each commit, because
+    guards the number of failures in a row and the size of the metadata. The member hears of each commit, because
     a revocation may wait for it, and judges one that the coordinator rejects. The query alone reads ``_thread``, which
     runs the commit that it has begun, and ``_error``, why that one failed, after the thread has ended.
     """
@@ -87,7 +101,7 @@ class Committer:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._failures_in_a_row = 0
-        self._trimmed = 0
+        self._metadata_size = MetadataSize.ALL
         self._metadata_fields = metadata_fields
         start = stream_start(options)
         self._start = {"start": start.digest} if isinstance(start, SpecificOffsets) else {}
@@ -160,29 +174,38 @@ class Committer:
         self._tracker.confirmed({tp: offsets[tp].offset for tp in answer.confirmed}, sent)
         self._tracker.unanswered({tp: sent[tp] for tp in answer.unanswered})
         if answer.failure is not None:
-            if answer.failure.error is not None and denied(answer.failure.error):
-                raise answer.failure.error
-            rejected = answer.failure.action in _REJECTED
-            now = self._member.commit_rejected(me, answer.failure, deadline) if rejected else None
-            if now is not None:
-                return self._commit_pending(now, clients, deadline)
-            rebalances = bool(me.member_id) and answer.failure.action in _REBALANCES
-            self._commit_failed(offsets.keys() - answer.confirmed, answer.failure.reason, counts=not rebalances)
-            return False
+            return self._retry_as_present_member(sent.keys() - answer.confirmed, answer.failure, me, clients, deadline)
         if answer.confirmed:
             self._failures_in_a_row = 0
             self._counters.commits += 1
-        too_long = {
-            tp for tp, error_code in answer.errors.items() if error_action(error_code) is ErrorAction.TRIM_METADATA
-        }
-        to_trim = {tp: sent[tp] for tp in too_long if offsets[tp].metadata}
-        self._partitions_rejected(
-            {tp: error_code for tp, error_code in answer.errors.items() if tp not in to_trim}, sent
-        )
-        if to_trim:
-            log.warning("group %s: %s for the brokers; commits have less now", self._group_id, _TRIMMED[self._trimmed])
-            self._trimmed += 1
-        return not to_trim or self._send(to_trim, me, clients, deadline)
+        to_trim = {tp for tp, error_code in answer.errors.items() if _too_long(error_code) and offsets[tp].metadata}
+        rejected = {tp: error_code for tp, error_code in answer.errors.items() if tp not in to_trim}
+        self._partitions_rejected(rejected, sent)
+        if not to_trim:
+            return True
+        size = self._metadata_size
+        log.warning("group %s: %s for the brokers; commits have less now", self._group_id, size.value)
+        self._metadata_size = size.smaller
+        return self._send({tp: sent[tp] for tp in to_trim}, me, clients, deadline)
+
+    def _retry_as_present_member(
+        self,
+        unconfirmed: Collection[TopicPartition],
+        failure: RequestFailed,
+        me: Membership,
+        clients: KafkaClients,
+        deadline: Deadline,
+    ) -> bool:
+        """The commit failed as a whole: commits again at once if only the epoch of ``me`` was out of date."""
+        if failure.error is not None and denied(failure.error):
+            raise failure.error
+        rejected = failure.action in _REJECTED
+        now = self._member.commit_rejected(me, failure, deadline) if rejected else None
+        if now is not None:
+            return self._commit_pending(now, clients, deadline)
+        rebalances = bool(me.member_id) and failure.action in _REBALANCES
+        self._commit_failed(unconfirmed, failure.reason, counts=not rebalances)
+        return False
 
     def _partitions_rejected(self, errors: Mapping[TopicPartition, int], sent: Owned) -> None:
         """Logs each partition once, until a commit of it succeeds, because the retries may continue for minutes."""
@@ -204,13 +227,22 @@ class Committer:
         lineage = {} if owned.lineage == NO_LINEAGE else {"lineage": owned.lineage}
         # A tag without its lineage would stand for the first one: without both, the next owner begins a new lineage.
         short = "" if lineage else tag
-        return (commit_metadata({**lineage, **fields}, tag), commit_metadata(lineage, tag), short, "")[self._trimmed]
+        match self._metadata_size:
+            case MetadataSize.ALL:
+                return commit_metadata({**lineage, **fields}, tag)
+            case MetadataSize.LINEAGE:
+                return commit_metadata(lineage, tag)
+            case MetadataSize.TAG:
+                return short
+            case MetadataSize.NOTHING:
+                return ""
 
     def _commit_failed(self, partitions: Iterable[TopicPartition], why: str, *, counts: bool) -> None:
         self._counters.failed_commits += 1
         self._retry_timer.restart()
         # Starts, batches and retries may all try at once, while a broker throttles this client.
-        self._failures_in_a_row += counts and self._count_timer.try_acquire()
+        if counts and self._count_timer.try_acquire():
+            self._failures_in_a_row += 1
         if self._options.on_commit_failure != "fail" or self._failures_in_a_row <= self._options.commit_retries:
             log.warning("group %s: a commit failed and will be retried: %s", self._group_id, why)
             return
@@ -219,3 +251,8 @@ class Committer:
             f" {self._failures_in_a_row} tries: {why}.",
             "Check the group's coordinator, raise offsetCommit.numRetries, or set onCommitFailure to warn.",
         )
+
+
+def _too_long(error_code: int) -> bool:
+    """Whether the brokers reject the size of a commit's metadata."""
+    return error_action(error_code) is ErrorAction.TRIM_METADATA

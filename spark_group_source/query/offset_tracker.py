@@ -402,31 +402,29 @@ class OffsetTracker:
         ``committed`` is the group's committed offset; ``None`` if the next commit replaces it in any case.
         """
         owned, topic_id = self._owned[tp], ids.get(tp.topic, "")
-        logged = self._logged.get(tp)
-        logged = logged if logged is not None and may_be_same(logged.topic_id, topic_id) else None
-        owned.start, owned.lineage, owned.topic_id, owned.epoch = start, lineage, topic_id, start.epoch
+        logged = self._logged_in(tp, topic_id)
+        # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch may be logged.
+        tagged_reset = committed is not None and committed.tagged_reset
+        outdated_tag = tagged_reset and logged is not None
+        owned.start, owned.lineage, owned.topic_id = start, lineage, topic_id
+        owned.epoch = _epoch_at(start, logged, committed)
         owned.position = owned.completed = start.offset
         if start.rule is StartRule.LOGGED and (read := self._read_in_flight(tp)):
             # The checkpointed end offset is that of the batch in flight, of which nothing is completed.
             owned.completed = read.start
-        # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch may be logged.
-        tagged_reset = committed is not None and committed.tagged_reset
-        outdated_tag = tagged_reset and logged is not None
         owned.reset = tp in self._pinned.resets or (tagged_reset and not outdated_tag)
-        # The commit of another program gets our tag and lineage at once, unless the partition did not start there.
-        if committed is not None and not outdated_tag:
-            tagged = committed.tagged
-            same_lineage = committed.lineage == lineage if tagged else start.rule is StartRule.LOGGED
-            owned.committed = committed.offset if same_lineage else None  # 5: without a commit it is pending at once
-        if logged is not None and logged.end == start.offset:
-            owned.epoch = max(owned.epoch, logged.epoch)
-        if committed is not None and committed.offset == start.offset:
-            owned.epoch = max(owned.epoch, committed.epoch)
+        if committed is not None and not outdated_tag and _is_in_lineage(committed, start, lineage):
+            owned.committed = committed.offset  # 5: without a commit it is pending at once
         self._given_up.pop(tp, None)
         if start.lineage is None and committed is not None:
             self._replaced[tp] = lineage, committed
         elif committed is not None:  # another commit has followed it: the same one again is a decision of its own
             self._replaced.pop(tp, None)
+
+    def _logged_in(self, tp: TopicPartition, topic_id: str) -> OffsetRange | None:
+        """The range that this query logged last for the partition, if that may be in the topic with this id."""
+        logged = self._logged.get(tp)
+        return logged if logged is not None and may_be_same(logged.topic_id, topic_id) else None
 
     def _begin_lineage(self, at: float) -> int:
         """A lineage that is later than all others this query has seen, also if the clocks of two machines differ."""
@@ -665,3 +663,21 @@ class OffsetTracker:
 
 def _needs_lookup(owned: OwnedPartition) -> bool:
     return owned.start is None and not owned.in_lookup
+
+
+def _is_in_lineage(committed: CommittedOffset, start: Start, lineage: int) -> bool:
+    """Whether a commit belongs to the lineage in which its partition starts: then the start need not be committed.
+
+    The commit of another program gets our tag and lineage at once, unless the partition did not start there.
+    """
+    return committed.lineage == lineage if committed.tagged else start.rule is StartRule.LOGGED
+
+
+def _epoch_at(start: Start, logged: OffsetRange | None, committed: CommittedOffset | None) -> int:
+    """The highest epoch of a leader whose log is known to reach the start."""
+    epochs = [start.epoch]
+    if logged is not None and logged.end == start.offset:
+        epochs.append(logged.epoch)
+    if committed is not None and committed.offset == start.offset:
+        epochs.append(committed.epoch)
+    return max(epochs)

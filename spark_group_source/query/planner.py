@@ -168,40 +168,52 @@ class BatchPlanner:
         if self._target is not None:
             ends = self._target.limit(ends)
         topic_ids = self._topic_ids.of(topics)
-        # A lagging broker may have returned the id of a former topic when the partition started.
+        readable = self._in_these_topics(owned, topic_ids)
+        must_log = must_log or self._has_decision_to_log(start, readable, topic_ids)
+        moving = self._admit(readable, ends, limits, must_log=must_log)
+        if moving or must_log:
+            # All lookups are done, so what the member allows here is planned at once.
+            allowed = self._member.plan(frozenset(moving), me)
+            moving = {tp: moving[tp] for tp in allowed}
+        if not moving and not must_log:
+            return start
+        return self._record(start, readable, moving, topic_ids)
+
+    def _admit(self, readable: Owned, ends: Offsets, limits: BatchLimits, *, must_log: bool) -> Offsets:
+        """The end of the batch in each partition that it is to read, within the limits."""
+        positions = {tp: partition.position for tp, partition in readable.items()}
+        if not must_log and self._must_wait(positions, ends):
+            return {}
+        admitted = admit(positions, ends, limits.max_offsets)
+        if limits.max_bytes is not None:
+            admitted = self._byte_limit.limit(positions, admitted, limits.max_bytes)
+        return {tp: end for tp, end in admitted.items() if end > positions[tp]}
+
+    def _in_these_topics(self, owned: Owned, topic_ids: Mapping[str, str]) -> Owned:
+        """The partitions that this batch may read: those with a position in the topic that has the id now, whose leader
+        has confirmed its epoch. A lagging broker may have returned the id of a former topic when a partition started:
+        such positions are looked up again.
+        """
         if others := self._tracker.drop_other_topics(topic_ids):
             self.end_offsets.forget(others)
-        owned = {
+        return {
             tp: partition
             for tp, partition in owned.items()
             if tp.topic in topic_ids
             and may_be_same(topic_ids[tp.topic], partition.topic_id)
             and tp not in self._epochs.unconfirmed
         }
-        positions = {tp: partition.position for tp, partition in owned.items()}
-        # A rewind is logged at once, even without records to read: a restart resumes at the checkpointed end offset.
-        # The same holds for starts of new queries and added partitions: a restart must not resolve them again.
-        must_log = (
-            must_log
-            or start.is_empty
-            or bool(positions.keys() - start.ranges.keys() - start.pinned_starts.keys())
-            or bool(self._tracker.pinned_starts().offsets.items() - start.pinned_starts.items())
-            or any(
-                _is_rewind(start.ranges.get(tp), position, topic_ids[tp.topic]) for tp, position in positions.items()
-            )
+
+    def _has_decision_to_log(self, start: BatchOffset, readable: Owned, topic_ids: Mapping[str, str]) -> bool:
+        """Whether a batch is logged even without records to read, because a restart must not decide the same again."""
+        query_is_new = start.is_empty
+        partition_is_new = bool(readable.keys() - start.ranges.keys() - start.pinned_starts.keys())
+        start_was_found = bool(self._tracker.pinned_starts().offsets.items() - start.pinned_starts.items())
+        position_went_back = any(
+            _is_rewind(start.ranges.get(tp), partition.position, topic_ids[tp.topic])
+            for tp, partition in readable.items()
         )
-        if not must_log and self._must_wait(positions, ends):
-            return start
-        admitted = admit(positions, ends, limits.max_offsets)
-        if limits.max_bytes is not None:
-            admitted = self._byte_limit.limit(positions, admitted, limits.max_bytes)
-        moving = frozenset(tp for tp, end in admitted.items() if end > positions[tp])
-        if moving or must_log:
-            # All lookups are done, so what the member allows here is planned at once.
-            moving = self._member.plan(moving, me)
-        if not moving and not must_log:
-            return start
-        return self._record(start, owned, {tp: admitted[tp] for tp in moving}, topic_ids)
+        return query_is_new or partition_is_new or start_was_found or position_went_back
 
     def _waits_for_interval(self) -> bool:
         """Whether ``minBatchInterval`` delays the batch. Waits a moment for it: Spark asks a hundred times a second."""

@@ -96,9 +96,9 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 "query/offset_tracker.py",
-                "        if committed is not None and not outdated_tag:\n",
+                "        if committed is not None and not outdated_tag and",
                 "        owned.committed = owned.completed if self._read_in_flight(tp) else None\n"
-                "        if committed is not None and not outdated_tag:\n",
+                "        if committed is not None and not outdated_tag and",
             ),
         ),
     ),
