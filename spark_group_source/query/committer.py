@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from spark_group_source.clock import Clock, Deadline
+from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery
 from spark_group_source.errors import CommitFailed, describe_error_code
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
@@ -79,6 +79,7 @@ class Committer:
     guards the number of failures in a row and the size of the metadata. The member hears of each commit, because
     a revocation may wait for it, and judges one that the coordinator rejects. The query alone reads ``_thread``, which
     runs the commit that it has begun, and ``_error``, why that one failed, after the thread has ended.
+    ``last_failure`` is why the last commit failed that did, for the log.
     """
 
     def __init__(
@@ -101,6 +102,9 @@ class Committer:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._failures_in_a_row = 0
+        self.last_failure = self._logged_failure = ""
+        self._rejected_since: float | None = None
+        self._warnings = LogEvery(WARN_EVERY, retry_timer.clock)
         self._metadata_size = MetadataSize.ALL
         self._metadata_fields = metadata_fields
         start = stream_start(options)
@@ -178,6 +182,8 @@ class Committer:
         if answer.confirmed:
             self._failures_in_a_row = 0
             self._counters.commits += 1
+            self.last_failure = self._logged_failure = ""
+            self._rejected_since = None
         to_trim = {tp for tp, error_code in answer.errors.items() if _too_long(error_code) and offsets[tp].metadata}
         rejected = {tp: error_code for tp, error_code in answer.errors.items() if tp not in to_trim}
         self._partitions_rejected(rejected, sent)
@@ -198,13 +204,19 @@ class Committer:
     ) -> bool:
         """The commit failed as a whole: commits again at once if only the epoch of ``me`` was out of date."""
         if failure.error is not None and denied(failure.error):
+            self.last_failure = failure.reason
             raise failure.error
         rejected = failure.action in _REJECTED
         now = self._member.commit_rejected(me, failure, deadline) if rejected else None
         if now is not None:
             return self._commit_pending(now, clients, deadline)
-        rebalances = bool(me.member_id) and failure.action in _REBALANCES
-        self._commit_failed(unconfirmed, failure.reason, counts=not rebalances)
+        self.last_failure = failure.reason
+        self._counters.failed_commits += 1
+        self._retry_timer.restart()
+        if me.member_id and failure.action in _REBALANCES:
+            self._note_rebalance(failure.reason)
+        else:
+            self._commit_failed(unconfirmed, failure.reason)
         return False
 
     def _partitions_rejected(self, errors: Mapping[TopicPartition, int], sent: Owned) -> None:
@@ -213,6 +225,7 @@ class Committer:
             self._retry_timer.restart()
         if newly := self._tracker.commits_rejected({tp: sent[tp] for tp in errors}):
             codes = ", ".join(describe_error_code(error_code) for error_code in sorted({errors[tp] for tp in newly}))
+            self.last_failure = codes
             log.warning("group %s: %s not committed, and will be retried: %s", self._group_id, names(newly), codes)
 
     def _fields(self, me: Membership) -> dict[str, Any]:
@@ -237,14 +250,27 @@ class Committer:
             case MetadataSize.NOTHING:
                 return ""
 
-    def _commit_failed(self, partitions: Iterable[TopicPartition], why: str, *, counts: bool) -> None:
-        self._counters.failed_commits += 1
-        self._retry_timer.restart()
+    def _note_rebalance(self, why: str) -> None:
+        """The group has moved on to another generation, which is routine: the next try has it. Warns if that lasts for
+        longer than a session, after which the member should have another generation or none."""
+        now = self._retry_timer.clock()
+        if self._rejected_since is None:
+            self._rejected_since = now
+            log.info("group %s: a commit was rejected during a rebalance, and will be retried: %s", self._group_id, why)
+            return
+        seconds = now - self._rejected_since
+        if seconds > self._options.group.session_timeout and self._warnings.try_acquire():
+            log.warning("group %s: all commits of the last %.0f s were rejected: %s", self._group_id, seconds, why)
+
+    def _commit_failed(self, partitions: Iterable[TopicPartition], why: str) -> None:
         # Starts, batches and retries may all try at once, while a broker throttles this client.
-        if counts and self._count_timer.try_acquire():
+        if self._count_timer.try_acquire():
             self._failures_in_a_row += 1
         if self._options.on_commit_failure != "fail" or self._failures_in_a_row <= self._options.commit_retries:
-            log.warning("group %s: a commit failed and will be retried: %s", self._group_id, why)
+            if self._logged_failure != why or self._warnings.try_acquire():
+                self._logged_failure = why
+                self._warnings.restart()
+                log.warning("group %s: a commit failed and will be retried: %s", self._group_id, why)
             return
         raise CommitFailed(
             f"The offsets of {names(partitions)} could not be committed to group '{self._group_id}' in"

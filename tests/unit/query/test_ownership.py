@@ -562,6 +562,43 @@ def test_a_commit_that_meets_a_rebalance_is_no_failure_that_ends_the_query(world
     assert world.offsets[A].offset == 6
 
 
+def test_commits_that_meet_a_rebalance_are_a_warning_only_if_they_last_longer_than_a_session(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(world, **{"kafka.session.timeout.ms": "30000"}).assign().read({A: 6})
+    world.commits_refused = replace(FAILED, action=ErrorAction.RESET_GENERATION)
+    with caplog.at_level("INFO"):
+        for _ in range(30):
+            query.commit()
+            world.hand.now += 1.0
+    assert caplog.text.count("rejected during a rebalance") == 1
+    assert all(each.levelname == "INFO" for each in caplog.records)
+    for _ in range(3):
+        world.hand.now += 1.0
+        query.commit()
+    assert "all commits of the last 31 s were rejected: why" in caplog.text
+    assert [each.levelname for each in caplog.records].count("WARNING") == 1
+    world.commits_refused = None
+    assert query.commit()
+    world.commits_refused = replace(FAILED, action=ErrorAction.REJOIN)
+    query.read({A: 7}).commit()
+    assert [each.levelname for each in caplog.records].count("WARNING") == 1, "another rebalance begins"
+
+
+def test_the_same_failure_of_commits_is_one_line_a_minute(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    query = Query(world).assign().read({A: 6})
+    world.commits_refused = FAILED
+    for _ in range(59):
+        query.commit()
+        world.hand.now += 1.0
+    assert caplog.text.count("a commit failed and will be retried: why") == 1
+    world.commits_refused = replace(FAILED, reason="another reason")
+    query.commit()
+    world.hand.now += 60.0
+    query.commit()
+    assert caplog.text.count("will be retried: another reason") == 2
+
+
 def test_both_requests_for_start_positions_have_the_one_deadline(world: World) -> None:
     Query(world).partitions_assigned(BOTH, OWNER, Deadline.after(3.0))
     assert len(world.waits) == 2
