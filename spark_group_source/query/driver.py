@@ -16,14 +16,15 @@ from spark_group_source.clock import Clock, Deadline, LogEvery, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.description import MemberDescription
 from spark_group_source.group.manual_assignment import ManualAssignment
-from spark_group_source.group.member import Member
+from spark_group_source.group.member import BLOCKED_AFTER, Member
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import GroupOffsets, KafkaClients
+from spark_group_source.group.protocol import LEAVE_TIMEOUT
 from spark_group_source.group.settings import Counters, CurrentCoordinator, GroupSettings, Timings
 from spark_group_source.offsets import BatchOffset, Offsets
 from spark_group_source.options.settings import SourceOptions, stream_start
 from spark_group_source.query.latest_at_start import starts_of
-from spark_group_source.query.offset_tracker import OffsetTracker
+from spark_group_source.query.offset_tracker import OffsetTracker, Owned
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.planner import BatchLimits, BatchPlanner
 from spark_group_source.query.start_specs import check_names
@@ -64,6 +65,17 @@ class QueryLog:
         """Logs the last counters."""
         log.info("group %s: the query has ended: %s%s", self._settings.group_id, self._counters, self._responses())
 
+    def uncommitted(self, offsets: Owned, why: str) -> None:
+        """Warns of completed offsets that the query could not commit before its end."""
+        if offsets:
+            log.warning(
+                "group %s: the query ended without committing %s: %s. The next owner continues at the commits before,"
+                " and repeats what follows them.",
+                self._settings.group_id,
+                some([f"{tp} at {owned.completed}" for tp, owned in sorted(offsets.items())]),
+                why or "another commit was in progress",
+            )
+
     def _responses(self) -> str:
         counts = self._timings.take_report()
         return counts and f"; since the last such line the coordinator answered {counts}"
@@ -89,6 +101,12 @@ class QueryLog:
             settings.rebalance_timeout_for(seconds) * 1000,
         )
 
+
+CLOSE_TIMEOUT = 16.0
+"""Maximum seconds for the end of a query whose caller gives no deadline."""
+
+CLOSE_MEMBER_TIMEOUT = BLOCKED_AFTER + LEAVE_TIMEOUT
+"""Seconds of the end that are for :meth:`Member.close`."""
 
 TIMEOUT = 2.0
 """Maximum seconds for the lookup: the start of the query waits for it."""
@@ -258,18 +276,29 @@ class Driver:
         """Leaves the group and does nothing else. Caller: any thread."""
         self._member.close()
 
-    def close(self) -> None:
-        """Tries pending commits a last time, leaves the group and closes all connections."""
-        committer = self._assigned_partitions.committer
-        committer.ended(within=self._options.commit_timeout)  # if it fails, what it sent is committed again below
+    def close(self, deadline: Deadline | None = None) -> None:
+        """Commits what is completed, leaves the group and closes all connections, by the deadline.
+
+        The commits are retried until the time that the leave needs begins. What stays uncommitted is the last line.
+        """
+        deadline = deadline or Deadline.after(CLOSE_TIMEOUT, self._clock)
+        left: Owned = {}
         try:
-            self._assigned_partitions.verify(self._member.snapshot(), self._clients)
-            committer.commit(self._member.snapshot(), self._clients)
-        except GroupSourceError as error:
-            log.debug("group %s: no last commit, because the query has failed: %s", self._settings.group_id, error)
+            left = self._commit_before_leaving(deadline.at_most(deadline.remaining() - CLOSE_MEMBER_TIMEOUT))
         finally:
             self._member.close()
             self._clients.cluster.close()
-            if committer.ended():  # or its thread still waits for the socket
+            if self._assigned_partitions.committer.ended():  # or its thread still waits for the socket
                 self._commit_clients.cluster.close()
             self._query_log.end()
+            self._query_log.uncommitted(left, self._assigned_partitions.committer.last_failure)
+
+    def _commit_before_leaving(self, deadline: Deadline) -> Owned:
+        """The last commits, within the deadline; returns what stays uncommitted."""
+        # If the commit that is under way fails, the next tries repeat it.
+        self._assigned_partitions.committer.ended(within=min(self._options.commit_timeout, deadline.remaining()))
+        try:
+            return self._assigned_partitions.commit_before_leaving(self._member.snapshot, self._clients, deadline)
+        except GroupSourceError as error:
+            log.debug("group %s: no last commit, because the membership failed: %s", self._settings.group_id, error)
+            return {}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from spark_group_source.clock import Backoff, Clock, Deadline, monotonic
-from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, GroupSourceError, RetriableError
+from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, CommitFailed, GroupSourceError, RetriableError
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
@@ -19,9 +19,10 @@ from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.offsets import Offsets, Partitions
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.committer import Committer, RetryTimer
-from spark_group_source.query.offset_tracker import OffsetTracker, Owned, Start, StartRule
+from spark_group_source.query.offset_tracker import MAX_REJECTIONS, OffsetTracker, Owned, Start, StartRule
 from spark_group_source.query.starts import StartOffsetResolver, log_starts
 from spark_group_source.text import names
+from spark_group_source.wire import waiting
 
 log = logging.getLogger(__name__)
 
@@ -120,13 +121,50 @@ class AssignedPartitions:
         self._renew_if_due()
         if not self._to_retry(me, in_progress) or not self._retry_timer.try_acquire():
             return
-        self.verify(me, clients, deadline)
-        unresolved = self._unresolved(me)
-        if unresolved:
+        if unresolved := self._unresolved(me):
+            self.verify(me, clients, deadline)
             self.resolve(unresolved, me, clients, deadline)  # and commits
         else:
-            self.committer.commit(me, clients, deadline)
+            self._commit_again(me, clients, deadline)
             self._retry_timer.restart()
+
+    def _commit_again(self, me: Membership, clients: KafkaClients, deadline: Deadline | None) -> bool:
+        """Commits what is pending, also what a late commit has moved back; returns whether the group has it all."""
+        verified = self.verify(me, clients, deadline)
+        return self.committer.commit(me, clients, deadline) and verified and not self._worth_a_retry(me)
+
+    def _worth_a_retry(self, me: Membership) -> Owned:
+        """Pending commits, without those that the coordinator rejects again and again: their topics may be deleted."""
+        pending = self.tracker.pending(me)
+        return {tp: owned for tp, owned in pending.items() if owned.rejections < MAX_REJECTIONS}
+
+    def commit_before_leaving(
+        self, membership: Callable[[], Membership], clients: KafkaClients, deadline: Deadline
+    ) -> Owned:
+        """Commits what is completed, with retries until the deadline; returns what stays uncommitted. Caller: the
+        query, at its end.
+
+        The coordinator may be moving, a rebalance or another commit may be in progress: each try asks for the
+        ``membership`` of that moment, and looks up the coordinator again if that was the problem.
+        """
+        backoff = Backoff(self._options.wire.retry_backoff, self._options.wire.retry_backoff_max)
+        me = membership()
+        while True:
+            try:
+                done = self._commit_again(me, clients, deadline.at_most(deadline.remaining() / 2))
+            except CommitFailed:  # too often for the query, which ends in any case
+                done = False
+            except GroupSourceError as error:
+                log.debug("group %s: no further try of the last commit: %s", self._group_id, error)
+                done = True
+            if done:
+                break
+            seconds = backoff.next()
+            if deadline.remaining() <= seconds:
+                break
+            waiting.sleep(seconds, deadline)
+            me = membership()
+        return self.tracker.pending(me)
 
     def _to_retry(self, me: Membership, in_progress: bool = False) -> bool:
         pending = not in_progress and self.tracker.pending(me)  # planning continues during a commit
@@ -136,17 +174,22 @@ class AssignedPartitions:
         """Of those that are revoked, only the ones for which the revocation waits: it has a deadline."""
         return self.tracker.unresolved(me) - (me.revoking - self.tracker.uncommitted())
 
-    def verify(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> None:
-        """Makes commits pending again that a late one has moved back: its answer never came. Caller: both threads."""
+    def verify(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> bool:
+        """Makes commits pending again that a late one has moved back: its answer never came. Caller: both threads.
+
+        Returns False if the group's offsets are unknown.
+        """
         unsettled = self.tracker.unsettled(me)
         if not unsettled:
-            return
+            return True
         deadline = deadline or Deadline.after(self._options.commit_timeout)
         found = clients.offsets.committed(unsettled, deadline, me, unavailable={})
         if isinstance(found, RequestFailed):
             log.debug("group %s: the committed offsets are not verified: %s", self._group_id, found.reason)
-        elif moved := self.tracker.verify(found):
+            return False
+        if moved := self.tracker.verify(found):
             log.info("group %s: a late commit moved %s back; it is committed again", self._group_id, names(moved))
+        return True
 
     def resolve(
         self, partitions: Partitions, me: Membership, clients: KafkaClients, deadline: Deadline | None = None

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_group_source.errors import GroupSourceError, OptionError
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import GroupSourceError, OptionError, RetriableError
 from spark_group_source.offsets import BatchOffset, latest_offset_json
 from spark_group_source.options.settings import SourceOptions, check_stream
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
@@ -46,8 +47,12 @@ except ImportError:  # PySpark 4.1 has no admission control: Spark then calls la
 
 log = logging.getLogger(__name__)
 
-STOP_TIMEOUT = 10.0
-"""Maximum seconds that the end of a query waits for a join or a commit after a completed batch."""
+STOP_TIMEOUT = 20.0
+"""Maximum seconds for the end of a query. Spark waits for it without a limit, but whoever ends the driver gives it a
+grace period: 30 s in Kubernetes."""
+
+LOCK_TIMEOUT = 10.0
+"""Of these, maximum seconds to wait for a join or a commit after a completed batch."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         self._error: Exception | None = None
         # The end of the batch in flight, or of the last one. PySpark 4.1 does not pass it to latestOffset().
         self._position = self._last_parsed
+        # The digest of the last completed batch that the user's process has reported.
+        self._reported = b""
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Makes the run end at the offsets that are the latest when it begins."""
@@ -198,23 +205,33 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         """Commits the batch in flight if it is the completed batch that the user's process has ``reported``.
 
         To commit a batch that Spark repeated at the start, the query joins the group. This runs on the thread of the
-        notifications. An error ends the query when it plans its next batch.
+        notifications. If brokers are away, the next planning tries again; any other error ends the query there.
 
         This waits for no other call of Spark, or reports of all queries would queue up. Spark makes none before a batch
-        is completed but those that complete it as well: ``latestOffset`` after it, and ``commit``.
+        is completed but those that complete it as well: ``latestOffset`` after it, ``commit``, and ``stop``.
         """
-        if self._position.digest != reported or not self._lock.acquire(blocking=False):
+        if self._position.digest != reported:
+            return
+        self._reported = reported
+        if not self._lock.acquire(blocking=False):
             return
         try:
             if self._in_flight() and self._position.digest == reported:
                 self._joined_driver(self._position.offset).complete(self._position.offset)
+        except RetriableError as error:
+            log.warning(
+                "group %s: the completed batch will be committed when the next one is planned: %s",
+                self._options.group.group_id,
+                error,
+            )
         except Exception as error:  # of any kind: otherwise only this thread would end
             self._life, self._error = Life.FAILED, error
         finally:
             self._lock.release()
 
     def stop(self) -> None:
-        """Commits what Spark has completed, and leaves the group."""
+        """Commits what Spark has completed, and leaves the group, within :data:`STOP_TIMEOUT`."""
+        deadline = Deadline.after(STOP_TIMEOUT)
         try:
             if self._life is not Life.NEW:
                 ignore_further_signals()
@@ -225,7 +242,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
                 self._notifications.close()
             self._life = Life.ENDED
             if self._driver is not None:
-                self._close(self._driver)
+                self._close(self._driver, deadline)
 
     def _in_flight(self) -> bool:
         """Whether the source does not know yet that its last batch is completed."""
@@ -233,17 +250,27 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             return self._driver.batch_in_flight
         return self._life is Life.REPLAYING
 
-    def _close(self, driver: Driver) -> None:
-        if not self._lock.acquire(timeout=STOP_TIMEOUT):
+    def _close(self, driver: Driver, deadline: Deadline) -> None:
+        if not self._lock.acquire(timeout=LOCK_TIMEOUT):
             log.warning(
                 "group %s: the query ends while a join or a commit is in progress", self._options.group.group_id
             )
             driver.leave()
             return
         try:
-            driver.close()
+            self._complete_reported(driver)
+            driver.close(deadline)
         finally:
             self._lock.release()
+
+    def _complete_reported(self, driver: Driver) -> None:
+        """Completes the batch in flight if it was reported while another call held the lock, which then ended."""
+        if not (driver.batch_in_flight and self._position.digest == self._reported):
+            return
+        try:
+            driver.complete(self._position.offset)
+        except GroupSourceError as error:  # of the commit before
+            log.debug("group %s: the last batch is committed at the end: %s", self._options.group.group_id, error)
 
     def _joined_driver(self, logged: BatchOffset) -> Driver:
         """The query's driver as a member of its group: the first call joins."""

@@ -151,8 +151,9 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 "spark/stream.py",
-                "self._position.digest != reported or not self._lock.acquire(blocking=False",
-                "not self._lock.acquire(",
+                "if self._position.digest != reported:\n            return\n        self._reported = reported\n"
+                "        if not self._lock.acquire(blocking=False",
+                "if not self._lock.acquire(",
             ),
             ("spark/notification_client.py", "if self._closed.wait(self._backoff.next()):", "if True:"),
         ),
@@ -225,13 +226,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M07",
         2,
         "the last commits of a query that ends do not repair what a late one has moved back",
-        (
-            (
-                "query/driver.py",
-                "            self._assigned_partitions.verify(self._member.snapshot(), self._clients)\n",
-                "",
-            ),
-        ),
+        (("query/ownership.py", "verified = self.verify(me, clients, deadline)", "verified = True"),),
     ),
     Mutant(
         "M08",
@@ -240,8 +235,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 "query/driver.py",
-                "self._assigned_partitions.verify",
-                "self._member.close()\n            self._assigned_partitions.verify",
+                "left = self._commit_before_leaving(",
+                "self._member.close()\n            left = self._commit_before_leaving(",
             ),
         ),
     ),

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from spark_group_source.errors import GroupError, OptionError, TopicError
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import BrokerUnavailable, GroupError, OptionError, TopicError
 from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
@@ -81,7 +82,7 @@ class FakeDriver:
     def leave(self) -> None:
         self.ended.append("left")
 
-    def close(self) -> None:
+    def close(self, deadline: Deadline) -> None:
         self.ended.append("closed")
 
     def end_offsets(self) -> Mapping[TopicPartition, int]:
@@ -177,8 +178,57 @@ def test_an_error_of_a_completion_ends_the_query_at_its_next_batch(reader: Group
     assert fake(reader).planned == [batch(3, 5)]
 
 
+def test_a_completion_without_brokers_is_repeated_at_the_next_batch(
+    reader: GroupStreamReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader.latestOffset(reader.initialOffset())
+    fake(reader).error = BrokerUnavailable("No broker.")
+    report(reader, batch(0, 3))
+    assert "will be committed when the next one is planned" in caplog.text
+    fake(reader).error = None
+    assert reader.latestOffset(logged(batch(0, 3))) == batch(3, 5).as_json()
+    assert fake(reader).completed == [batch(0, 3)]
+
+
+def test_a_query_whose_replayed_batch_is_completed_without_brokers_joins_at_the_next_one(
+    reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = FakeDriver.start
+
+    def without_brokers(*_: object, **__: object) -> None:
+        raise BrokerUnavailable("No broker.")
+
+    reader.partitions(BatchOffset().as_json(), logged(batch(0, 3)))
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeDriver, "start", without_brokers)
+        report(reader, batch(0, 3))
+    assert FakeDriver.start is start
+    monkeypatch.setattr(FakeDriver, "planned", [batch(3, 5)])
+    assert reader.latestOffset(logged(batch(0, 3))) == batch(3, 5).as_json()
+    assert (fake(reader).started, fake(reader).completed) == ([(batch(0, 3), True)], [batch(0, 3)])
+
+
+def test_the_end_commits_a_batch_that_was_reported_while_another_call_was_under_way(reader: GroupStreamReader) -> None:
+    first = reader.latestOffset(reader.initialOffset())
+    reader.partitions(reader.initialOffset(), first)
+    with reader._lock:  # as latestOffset, which SIGTERM ends before it completes the batch
+        assert report(reader, batch(0, 3))
+    assert fake(reader).completed == []
+    reader.stop()
+    assert fake(reader).completed == [batch(0, 3)]
+    assert fake(reader).ended == ["closed"]
+
+
+def test_the_end_completes_no_batch_that_was_not_reported(reader: GroupStreamReader) -> None:
+    first = reader.latestOffset(reader.initialOffset())
+    reader.partitions(reader.initialOffset(), first)
+    report(reader, batch(0, 2))
+    reader.stop()
+    assert fake(reader).completed == []
+
+
 def test_the_end_during_a_completion_only_leaves(reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "STOP_TIMEOUT", 0.1)
+    monkeypatch.setattr(stream, "LOCK_TIMEOUT", 0.1)
     reader.latestOffset(reader.initialOffset())
     locked, release = threading.Event(), threading.Event()
 
