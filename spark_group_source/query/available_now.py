@@ -17,12 +17,14 @@ from spark_group_source.errors import (
 )
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
-from spark_group_source.group.description import STABLE
+from spark_group_source.group.description import STABLE, GroupDescription
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, KafkaClients
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import EARLIEST, LATEST, BatchOffset, Offsets, Partitions, TopicPartition
 from spark_group_source.options.settings import SourceOptions
+from spark_group_source.query.offset_tracker import UNDECIDED
+from spark_group_source.query.tails import Tail, TailScan
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted, unreadable
 from spark_group_source.text import some
 from spark_group_source.wire.cluster import partitions_of
@@ -41,6 +43,9 @@ POLL_INTERVALS = (0.1, 1.0)
 
 MAX_LOOK = 5.0
 """Maximum seconds between two lookups that count as time without progress: a batch may lie between them."""
+
+SCAN_AFTER = 5.0
+"""Seconds without progress after which the run looks whether what is left has records."""
 
 LOG_INTERVAL = 10.0
 """Seconds between two log lines about what the run waits for."""
@@ -90,6 +95,7 @@ class AvailableNowTarget:
         self._interval = POLL_INTERVALS[0]
         self._extension_due = self.extended = False
         self._hinted = False
+        self._tails = TailScan(clients.cluster.options, clock)
 
     def set_once(self, owned: Partitions = frozenset()) -> None:
         """Takes the end offsets of the logs as the target, on the first call only.
@@ -129,10 +135,22 @@ class AvailableNowTarget:
             self._limits |= {tp: max(end, self._limits[tp]) for tp, end in end_offsets.items() if tp in self._limits}
         return {tp: min(end, self._limits.get(tp, 0)) for tp, end in end_offsets.items()}
 
-    def is_reached(self, to_reset: Partitions = frozenset()) -> bool:
-        """Whether the group's commits have reached the target in every partition.
+    @property
+    def partitions(self) -> Partitions:
+        """The partitions of the target."""
+        return frozenset(self._target or ())
 
-        Commits of ``to_reset`` are older than the run: this query will move them.
+    def group_is_stable(self) -> bool:
+        """Whether all partitions have an owner, as far as the coordinator tells: no rebalance will move any."""
+        group = self._describe()
+        return group is not None and group.state == STABLE
+
+    def is_reached(self, own: Offsets | None = None) -> bool:
+        """Whether the group's commits have reached the target in every partition, or no record lies between.
+
+        Args:
+            own: where this query stands in partitions whose commits do not tell, or :data:`UNDECIDED`: the run does
+                not end before they reach the target too.
 
         Raises:
             GroupError: the group's offsets may not be read.
@@ -140,15 +158,16 @@ class AvailableNowTarget:
                 owns the rest; or for ``availableNowTimeout``.
         """
         known = len(self._unreached)
-        self._look_at_progress(to_reset)
+        own = own or {}
+        self._look_at_progress(own)
         if not self._unreached and known < len(self._target or ()):
             # The group may have gone back meanwhile, after a truncation or by a reset: all are looked up again.
             self._unreached = dict(self._target or {})
-            self._look_at_progress(to_reset)
+            self._look_at_progress(own)
         self._check_progress()
         return not self._unreached
 
-    def _look_at_progress(self, to_reset: Partitions) -> None:
+    def _look_at_progress(self, own: Offsets) -> None:
         self._progress_at = min(self._progress_at, self._clock())
         deadline = Deadline.after(LOOKUP_TIMEOUT + self._settings.offset_fetch_timeout, self._clock)
         unavailable: dict[TopicPartition, RequestFailed] = {}  # these are unreached, and the others make progress
@@ -162,7 +181,7 @@ class AvailableNowTarget:
                     raise committed.error
                 log.warning("group %s: the group's progress is unknown: %s", self._settings.group_id, committed.reason)
             else:
-                self._update_progress(committed, to_reset | unavailable.keys(), deadline)
+                self._update_progress(committed, {**own, **dict.fromkeys(unavailable, UNDECIDED)}, deadline)
                 self._owners = self._other_owners() if self._unreached else []
                 self._looked_at = self._clock()
                 if self._owners:
@@ -180,6 +199,7 @@ class AvailableNowTarget:
     def lower(self, ends: Offsets) -> None:
         """These logs were truncated before the target: their end is the target now."""
         assert self._target is not None, "set_once() comes first"
+        self._tails.forget(ends)
         for offsets in (self._target, self._limits, self._unreached):
             offsets.update({tp: end for tp, end in ends.items() if tp in offsets})
 
@@ -225,22 +245,44 @@ class AvailableNowTarget:
         return ends
 
     def _update_progress(
-        self, committed: Mapping[TopicPartition, CommittedOffset], to_reset: Partitions, deadline: Deadline
+        self, committed: Mapping[TopicPartition, CommittedOffset], own: Offsets, deadline: Deadline
     ) -> None:
         # The owner of an empty partition may never commit it. Its earliest offset shows that it is empty.
         earliest, missing = self._look_up(self._unreached.keys() - committed.keys(), EARLIEST, deadline)
         raise_or_skip_deleted(missing, self._fail_on_data_loss)
         self._remove(missing)
         looked_up = {tp: commit.offset for tp, commit in committed.items()} | earliest
-        progress = self._committed | {tp: offset for tp, offset in looked_up.items() if tp not in to_reset}
+        progress = self._committed | looked_up
+        progress |= {tp: min(offset, progress.get(tp, offset)) for tp, offset in own.items() if tp in self._unreached}
         if progress != self._committed:
             self._note_progress()
+        if self._clock() - self._progress_at > SCAN_AFTER:
+            self._scan_tails(progress, committed, deadline)
         # A partition without a leader now is unreached, unless it never held a record.
-        self._unreached = {
-            tp: end for tp, end in self._unreached.items() if progress.get(tp, 0) < end or tp in to_reset
-        }
+        self._unreached = {tp: end for tp, end in self._unreached.items() if self._is_left(tp, progress.get(tp, 0))}
         # Only these are looked up from here on. That the others are missing in the next lookup is no progress.
         self._committed = {tp: progress[tp] for tp in self._unreached if tp in progress}
+
+    def _is_left(self, tp: TopicPartition, progress: int) -> bool:
+        """Whether records of a partition are left up to the target, or may be."""
+        end = self._unreached[tp]
+        return progress < end and not self._tails.is_empty(tp, progress, end)
+
+    def _scan_tails(
+        self, progress: Offsets, committed: Mapping[TopicPartition, CommittedOffset], deadline: Deadline
+    ) -> None:
+        """Looks for records in what is left of partitions that others own: the commits there do not move."""
+        others = self._unreached.keys() - self._membership().owned.keys()
+        # Other clients may read committed records only, whatever this query reads. Ours have committed with a tag.
+        tagged = {tp for tp, commit in committed.items() if commit.tagged}
+        tails = {
+            tp: Tail(progress[tp], self._unreached[tp], self._read_committed or tp not in tagged)
+            for tp in others & progress.keys()
+            if UNDECIDED < progress[tp] < self._unreached[tp]
+        }
+        if due := self._tails.due(tails):
+            begins, _ = self._look_up(due, EARLIEST, deadline)
+            self._tails.scan(due, begins)
 
     def _note_progress(self) -> None:
         self._progress_at, self._interval, self._without_owner = self._clock(), POLL_INTERVALS[0], 0.0
@@ -248,6 +290,7 @@ class AvailableNowTarget:
     def _remove(self, deleted: set[TopicPartition]) -> None:
         """The run does not wait for deleted partitions, nor does it read them if they are recreated."""
         assert self._target is not None, "set_once() comes first"
+        self._tails.forget(deleted)
         for offsets in (self._target, self._limits, self._unreached, self._committed):
             for tp in deleted:
                 offsets.pop(tp, None)
@@ -282,12 +325,8 @@ class AvailableNowTarget:
 
     def _other_owners(self) -> list[str] | None:
         """The other members that own what is left, or that may get it by a rebalance; ``None`` if unknown."""
-        try:
-            group = self._group_offsets.describe(Deadline.after(LOOKUP_TIMEOUT, self._clock))
-        except GroupSourceError as error:
-            log.debug("group %s: its members are unknown: %s", self._settings.group_id, error)
-            return None
-        if isinstance(group, RequestFailed) or group.members_hidden:
+        group = self._describe()
+        if group is None or group.members_hidden:
             return None
         # Not by client id: kafka.client.id may give all members the same one.
         me = self._membership().member_id
@@ -296,6 +335,21 @@ class AvailableNowTarget:
             others = [member for member in others if member.partitions & self._unreached.keys()]
         return [f"{member.client_id} at {member.host}" for member in others]
 
+    def _describe(self) -> GroupDescription | None:
+        """The group's members; ``None`` if the coordinator does not tell."""
+        try:
+            group = self._group_offsets.describe(Deadline.after(LOOKUP_TIMEOUT, self._clock))
+        except GroupSourceError as error:
+            log.debug("group %s: its members are unknown: %s", self._settings.group_id, error)
+            return None
+        return None if isinstance(group, RequestFailed) else group
+
     def _status(self) -> str:
         unreached = sorted(self._unreached.items())[:10]
-        return ", ".join(f"{tp} at {self._committed.get(tp, 'no commit')} of {end}" for tp, end in unreached)
+        return ", ".join(f"{tp} at {self._stands_at(tp)} of {end}" for tp, end in unreached)
+
+    def _stands_at(self, tp: TopicPartition) -> str:
+        committed = self._committed.get(tp)
+        if committed is None:
+            return "no commit"
+        return "an unknown start" if committed == UNDECIDED else str(committed)

@@ -176,7 +176,7 @@ class Committer:
         ids = {tp: owned.topic_id for tp, owned in sent.items()}
         answer = clients.offsets.commit(me, offsets, deadline, ids)
         self._tracker.confirmed({tp: offsets[tp].offset for tp in answer.confirmed}, sent)
-        self._tracker.unanswered({tp: sent[tp] for tp in answer.unanswered})
+        self._tracker.expect_late_commits(answer.unanswered)
         if answer.failure is not None:
             return self._retry_as_present_member(sent.keys() - answer.confirmed, answer.failure, me, clients, deadline)
         if answer.confirmed:

@@ -187,6 +187,9 @@ class LoggedOffsets(NamedTuple):
     pinned: PinnedStarts
 
 
+UNDECIDED = -1
+"""The offset of a partition whose start this query has still to decide."""
+
 MAX_LOOKUPS = 2
 """Lookups of a start, one of which may be cut short by the next heartbeat, after which no revocation waits for it."""
 
@@ -269,6 +272,7 @@ class OffsetTracker:
     - ``_found_recreated``, topics that a lookup of start positions found to be recreated, until the query checks them
     - ``_lineage``, the highest lineage that the query has seen
     - ``_unsettled``, until when a commit without an answer may still arrive, in seconds of the clock, also after a loss
+    - ``_was_assigned``, whether this query has ever owned a partition
     """
 
     def __init__(self, clock: Clock = monotonic) -> None:
@@ -284,6 +288,7 @@ class OffsetTracker:
         self._found_recreated: set[str] = set()
         self._lineage = 0
         self._unsettled: dict[TopicPartition, float] = {}
+        self._was_assigned = False
 
     def restore(self, logged: BatchOffset, pinned: PinnedStarts) -> None:
         """Begins with the checkpoint's ranges and pinned starts. Caller: the query, before the member starts."""
@@ -306,6 +311,22 @@ class OffsetTracker:
             for tp in partitions:
                 self._owned[tp] = OwnedPartition(since.get(tp, NO_GENERATION), str(ids.get(tp.topic, "")))
             self._pinned = self._pinned.assign(partitions)
+            self._was_assigned |= bool(partitions)
+
+    @property
+    def was_assigned(self) -> bool:
+        """Whether this query has ever owned a partition."""
+        with self._lock:
+            return self._was_assigned
+
+    def ahead_of_commits(self, me: Membership) -> dict[TopicPartition, int]:
+        """Where this query stands in partitions whose committed offset does not tell, because its own decision or work
+        is not committed yet: :data:`UNDECIDED` without a start or before a reset, else the offset to be committed."""
+        with self._lock:
+            own = self._owned_by(me.owned)
+            pending = {tp: owned.completed for tp, owned in own.items() if owned.pending}
+            undecided = {tp for tp, owned in own.items() if owned.start is None or tp in self._pinned.resets}
+            return pending | dict.fromkeys(undecided, UNDECIDED)
 
     def unresolved(self, me: Membership) -> Partitions:
         """Owned partitions without a position that no thread is looking up."""
@@ -532,10 +553,11 @@ class OffsetTracker:
                 owned.rejections += 1
             return frozenset(tp for tp, owned in rejected.items() if owned.rejections == 1)
 
-    def unanswered(self, sent: Iterable[TopicPartition]) -> None:
-        """No answer came to commits of these partitions: they may be applied late, after later ones."""
+    def expect_late_commits(self, partitions: Iterable[TopicPartition]) -> None:
+        """Commits of these partitions may be applied late, after later ones: no answer to them came, or none to this
+        process."""
         with self._lock:
-            self._unsettled |= dict.fromkeys(sent, self._clock() + LATE_REQUESTS)
+            self._unsettled |= dict.fromkeys(partitions, self._clock() + LATE_REQUESTS)
 
     def unsettled(self, me: Membership) -> Partitions:
         """Partitions of ``me`` whose committed offset a late commit may still move back."""

@@ -71,6 +71,9 @@ class AssignedPartitions:
     def partitions_assigned(self, partitions: Partitions, me: Membership, deadline: Deadline | None = None) -> None:
         """Resolves and commits the start positions of newly assigned partitions. Caller: the member's thread."""
         self.tracker.partitions_assigned(partitions, me)
+        if self._options.group.subscription.partitions:
+            # A former process may have sent a commit that is still on its way. Members are fenced by their generation.
+            self.tracker.expect_late_commits(partitions)
         self.resolve(partitions, me, self._member_clients, deadline)
 
     def retry_due(self, me: Membership) -> float:

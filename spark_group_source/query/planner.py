@@ -10,7 +10,7 @@ from typing import NamedTuple
 from spark_group_source.clock import Clock
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
-from spark_group_source.group.membership import Membership
+from spark_group_source.group.membership import NO_GENERATION, Membership
 from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, may_be_same
@@ -19,7 +19,7 @@ from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.data_loss import DataLossCheck, EpochCheck
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.limits import ByteLimit, admit, total_backlog
-from spark_group_source.query.offset_tracker import Owned
+from spark_group_source.query.offset_tracker import UNDECIDED, Owned
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.topics import TopicIds
 
@@ -119,14 +119,14 @@ class BatchPlanner:
         while True:
             me = self._retry_pending()
             target.set_once(frozenset(me.owned))
-            to_reset = self._tracker.pinned_starts().resets & me.readable.keys()
-            if target.extended and target.is_reached(to_reset):  # first: what is planned then is no part of the run
+            # First: what is planned beyond the target is no part of the run.
+            if target.extended and target.is_reached(self._ahead_of_commits(target, me)):
                 return start
             planned = self._plan(start, limits, me)
             if planned is not start:
                 target.batch_planned(planned)
                 return planned
-            if not target.extended and target.is_reached(to_reset):
+            if not target.extended and target.is_reached(self._ahead_of_commits(target, me)):
                 return start
             if self._clock() >= wait_until:
                 return self._plan(start, limits, me, must_log=True)
@@ -135,6 +135,21 @@ class BatchPlanner:
             self._data_loss.raise_or_accept_truncated(truncated, target.unreached, "where this run was to end")
             target.lower(truncated)
             target.wait()
+
+    def _ahead_of_commits(self, target: AvailableNowTarget, me: Membership) -> Offsets:
+        """Where this query stands in partitions whose committed offsets do not tell: they cannot end its run."""
+        if self._awaits_first_assignment(target, me):
+            return dict.fromkeys(target.partitions, UNDECIDED)
+        return self._tracker.ahead_of_commits(me)
+
+    def _awaits_first_assignment(self, target: AvailableNowTarget, me: Membership) -> bool:
+        """Whether partitions are still to be assigned that the options may move back, wherever the group stands."""
+        resets = self._tracker.pinned_starts().reset_first_assignment
+        may_move_back = resets or self._options.starting_offsets_callback is not None
+        if self._tracker.was_assigned or not may_move_back:
+            return False
+        # In a stable group others own all partitions, and this member may never get one.
+        return me.generation == NO_GENERATION or not target.group_is_stable()
 
     def _retry_pending(self) -> Membership:
         """Retries what has failed since the last batch; returns the membership as it is now."""

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from spark_group_source.clock import Deadline
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.query import available_now
-from tests.contract.conftest import Background, Bench, Query
+from spark_group_source.query.starts import OffsetsByTopic
+from tests.contract.conftest import Background, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
 
@@ -165,3 +167,80 @@ def test_batch_limits_apply_to_a_run_which_also_reads_a_rest_below_the_minimum(
         run.finish()
     assert found == sizes
     assert on_fake.committed() == {0: records, 1: 0, 2: 0, 3: 0}
+
+
+def from_the_beginning(logged: OffsetsByTopic, positions: OffsetsByTopic) -> OffsetsByTopic:
+    """A ``startingOffsetsCallback``."""
+    return {topic: dict.fromkeys(partitions, 0) for topic, partitions in positions.items()}
+
+
+def read_by_a_former_query(bench: Bench) -> None:
+    """The group has read five records: its commits are where a run that begins now ends."""
+    bench.produce(5)
+    bench.start().idle().close()
+    assert bench.committed()[0] == 5
+    bench.fake.commits.clear()  # the test goes back, which the check of all commits would report
+
+
+@pytest.mark.parametrize("api", ["OffsetFetch", "OffsetCommit"])
+def test_a_run_reads_what_its_callback_goes_back_to_although_the_first_lookup_fails(on_fake: Bench, api: str) -> None:
+    read_by_a_former_query(on_fake)
+    callback = f"{__name__}:{from_the_beginning.__name__}"
+    run = on_fake.query(startingOffsetsCallback=callback, offsetCommit_retryIntervalMs="1000")
+    on_fake.next(api, Fault(error=14), times=2)
+    run.start(available_now=True).until_end()
+    assert sum(each.size for each in run.read) == 5
+    assert on_fake.committed()[0] == 5
+
+
+MOVES_BACK = {
+    "reset": {"resetOffsetsOnStart": "true"},
+    "callback": {"startingOffsetsCallback": f"{__name__}:{from_the_beginning.__name__}"},
+}
+
+
+@pytest.mark.parametrize("options", MOVES_BACK.values(), ids=MOVES_BACK)
+def test_a_run_that_moves_back_does_not_end_before_its_first_assignment(
+    on_fake: Bench, options: dict[str, str]
+) -> None:
+    read_by_a_former_query(on_fake)
+    run = on_fake.query(None, **options)
+    on_fake.next("JoinGroup", Fault(delay=3.0))
+    run.driver.start(run.end)
+    run.driver.prepare_for_available_now()
+    run.until_end()
+    assert sum(each.size for each in run.read) == 5
+
+
+@pytest.mark.parametrize("options", MOVES_BACK.values(), ids=MOVES_BACK)
+def test_a_run_that_moves_back_waits_for_the_partitions_of_a_dead_member(
+    on_fake: Bench, options: dict[str, str]
+) -> None:
+    on_fake.produce(5)
+    dead = on_fake.start().idle()
+    dead.member._leaving.set()
+    dead.member._closing.set()
+    on_fake.fake.commits.clear()
+    run = on_fake.query(None, **options)
+    run.driver.start(run.end)
+    run.driver.prepare_for_available_now()
+    end = Background(run.until_end)
+    on_fake.await_request("OffsetFetch", 3)
+    assert end.waits
+    on_fake.expire(dead)
+    end.result()
+    assert sum(each.size for each in run.read) == 5
+
+
+def test_a_run_that_may_move_back_ends_if_the_others_own_everything(on_fake: Bench) -> None:
+    on_fake.produce(5)
+    others = [on_fake.start() for _ in range(4)]
+    on_fake.split(*others, meanwhile=lambda: [each.advance() for each in others])
+    for each in others:
+        each.idle()
+    run = on_fake.join(None, **MOVES_BACK["reset"])
+    eventually(lambda: run.driver._member.await_assignment(Deadline.after(1.0)), "an assignment")
+    run.driver.prepare_for_available_now()
+    if not run.owns():
+        run.until_end()
+        assert run.read == []

@@ -506,7 +506,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "M48",
         10,
         "a run with resetOffsetsOnStart ends before it has moved all partitions: their old commits are at the target",
-        (("query/planner.py", "not target.extended and target.is_reached(to_reset)", "target.is_reached()"),),
+        (
+            (
+                "query/planner.py",
+                "not target.extended and target.is_reached(self._ahead_of_commits(target, me))",
+                "target.is_reached()",
+            ),
+        ),
     ),
     Mutant(
         "M49",
@@ -518,7 +524,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M50",
         10,
         "a run ends without a partition that has neither a leader nor a commit",
-        (("query/available_now.py", "if progress.get(tp, 0) < end or", "if progress.get(tp, end) < end or"),),
+        (("query/available_now.py", "_is_left(tp, progress.get(tp, 0))", "_is_left(tp, progress.get(tp, end))"),),
     ),
     Mutant(
         "M51",

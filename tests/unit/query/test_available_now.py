@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -20,17 +20,19 @@ from spark_group_source.errors import (
 )
 from spark_group_source.group.description import GroupDescription, MemberDescription
 from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed
-from spark_group_source.group.offsets import CommittedOffset, KafkaClients
+from spark_group_source.group.offsets import COMMIT_TAG, CommittedOffset, KafkaClients
 from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import available_now
 from spark_group_source.query.available_now import AvailableNowTarget
+from spark_group_source.query.offset_tracker import UNDECIDED
 from spark_group_source.wire.cluster import Metadata, Topic
 from spark_group_source.wire.settings import WireOptions
 from tests.unit.hand_clock import Hand
 
 A, B, NEW = (TopicPartition("t", number) for number in range(3))
+ME = Membership(member_id="me")
 SETTINGS = GroupSettings("g", Subscription(("t",)), WireOptions(()), session_timeout=40.0, rebalance_timeout=60.0)
 
 
@@ -50,6 +52,15 @@ class World:
         self.topic_error = 0
         self.looks = 0
         self.group: GroupDescription | RequestFailed = GroupDescription("Stable", "range", ())
+        self.markers: dict[TopicPartition, set[int]] = {}
+        """Offsets that no consumer gets, and with a negative sign those that only read_committed hides."""
+        self.scanned: list[OffsetRange] = []
+        self.scans_fail = False
+        self.tagged = False
+
+    @property
+    def options(self) -> WireOptions:
+        return WireOptions(())
 
     def metadata(self, *_: Any) -> Metadata:
         self.looks += 1
@@ -68,9 +79,10 @@ class World:
     def committed(
         self, partitions: Iterable[TopicPartition], _: Any, unavailable: dict[TopicPartition, RequestFailed]
     ) -> dict[TopicPartition, CommittedOffset] | RequestFailed:
+        text = COMMIT_TAG if self.tagged else ""
         known = {tp for tp in partitions if tp in self.offsets}
         unavailable |= dict.fromkeys(known & self.unstable, RequestFailed(ErrorAction.RETRY, "UNSTABLE_OFFSET_COMMIT"))
-        return self.refused or {tp: CommittedOffset(self.offsets[tp]) for tp in known - self.unstable}
+        return self.refused or {tp: CommittedOffset(self.offsets[tp], text) for tp in known - self.unstable}
 
     def list_offsets(
         self, _: Any, wanted: Mapping[TopicPartition, int], missing: set[TopicPartition], **__: Any
@@ -80,6 +92,15 @@ class World:
         missing |= self.missing & wanted.keys()
         answering = wanted.keys() - self.missing - self.silent
         return {tp: self.logs[tp][2 + wanted[tp] if wanted[tp] == -2 else 1] for tp in answering}
+
+    def with_records(
+        self, ranges: Sequence[OffsetRange], wire: WireOptions, *, read_committed: bool, timeout: float
+    ) -> set[TopicPartition]:
+        if self.scans_fail:
+            raise DeadlineExceeded("No answer.")
+        self.scanned += ranges
+        hidden = {tp: {abs(at) for at in found if at >= 0 or read_committed} for tp, found in self.markers.items()}
+        return {each.tp for each in ranges if set(range(each.start, each.end)) - hidden.get(each.tp, set())}
 
 
 def pause_with(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
@@ -91,17 +112,22 @@ def pause_with(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) 
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setattr(available_now, "list_offsets", made.list_offsets)
+    monkeypatch.setattr("spark_group_source.fetch.visible.with_records", made.with_records)
     pause_with(monkeypatch, made.hand.sleep)
     return made
 
 
 def make(
-    world: World, fail_on_data_loss: bool = True, settings: GroupSettings = SETTINGS, **options: str
+    world: World,
+    fail_on_data_loss: bool = True,
+    settings: GroupSettings = SETTINGS,
+    me: Membership = ME,
+    **options: str,
 ) -> AvailableNowTarget:
     clients = KafkaClients(world, world)  # type: ignore[arg-type]
     given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "subscribe": "t"}
     parsed = parse_options(given | {"failOnDataLoss": str(fail_on_data_loss).lower()} | options)
-    return AvailableNowTarget(clients, settings, lambda: Membership(member_id="me"), parsed, world.hand)
+    return AvailableNowTarget(clients, settings, lambda: me, parsed, world.hand)
 
 
 def wait(target: AvailableNowTarget, world: World, seconds: float) -> None:
@@ -245,9 +271,107 @@ def test_a_run_does_not_end_while_the_group_has_gone_back_behind_its_target(worl
 
 def test_a_run_does_not_end_before_an_empty_partition_is_reset(world: World, target: AvailableNowTarget) -> None:
     world.offsets = {A: 10}
-    assert not target.is_reached(frozenset({B}))
+    assert not target.is_reached({B: UNDECIDED})
     assert target.unreached == {B: 3}
     assert target.is_reached()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "isolation"), [(9, "read_uncommitted"), (9, "read_committed"), (-9, "read_committed")]
+)
+def test_a_partition_is_read_if_no_record_follows_its_commit(world: World, hidden: int, isolation: str) -> None:
+    """As librdkafka commits, before the marker of the last transaction."""
+    world.offsets, world.group, world.markers = {A: 9, B: 3}, GroupDescription("Stable", "", (OTHER,)), {A: {hidden}}
+    target = make(world, **{"kafka.isolation.level": isolation})  # type: ignore[arg-type]
+    target.set_once()
+    wait(target, world, available_now.SCAN_AFTER)
+    until = world.hand.now + 3.0
+    while not target.is_reached():
+        assert world.hand.now < until
+        target.wait()
+    assert world.scanned == [OffsetRange(*A, 9, 10)]
+
+
+def test_what_only_another_client_skips_is_left_where_this_source_has_committed(world: World) -> None:
+    world.markers, world.group = {A: {-9}}, GroupDescription("Stable", "", (OTHER,))
+    target = make(world)
+    target.set_once()
+    for tagged, reached in ((True, False), (False, True)):
+        world.tagged = tagged
+        world.offsets = {A: 9, B: 3}
+        seen = False
+        until = world.hand.now + 20.0
+        while world.hand.now < until and not seen:
+            seen = target.is_reached()
+            target.wait()
+        assert seen == reached
+
+
+def test_a_long_tail_is_scanned_in_parts_and_one_with_records_once(world: World) -> None:
+    world.logs[A] = (0, 20_000)
+    world.offsets, world.group = {A: 10, B: 3}, GroupDescription("Stable", "", (OTHER,))
+    world.markers = {A: set(range(10, 19_999))}
+    target = make(world)
+    target.set_once()
+    wait(target, world, 60.0)
+    assert [(each.start, each.end) for each in world.scanned] == [
+        (10, 110),
+        (110, 1110),
+        (1110, 11_110),
+        (11_110, 20_000),
+    ]
+    world.offsets[A] = 19_999
+    assert not target.is_reached()
+    world.markers[A].add(19_999)
+    world.offsets[A] = 15_000
+    wait(target, world, available_now.SCAN_AFTER)
+    until = world.hand.now + 10.0
+    while not target.is_reached():
+        assert world.hand.now < until
+        target.wait()
+
+
+def test_what_retention_has_deleted_after_the_commit_is_not_waited_for(world: World) -> None:
+    world.offsets, world.group = {A: 4, B: 3}, GroupDescription("Stable", "", (OTHER,))
+    target = make(world)
+    target.set_once()
+    world.logs[A] = (10, 10)
+    wait(target, world, available_now.SCAN_AFTER)
+    until = world.hand.now + 3.0
+    while not target.is_reached():
+        assert world.hand.now < until
+        target.wait()
+    assert world.scanned == []
+
+
+def test_a_scan_that_fails_is_repeated(world: World) -> None:
+    world.offsets, world.group, world.markers = {A: 9, B: 3}, GroupDescription("Stable", "", (OTHER,)), {A: {9}}
+    target = make(world)
+    target.set_once()
+    world.scans_fail = True
+    wait(target, world, 30.0)
+    world.scans_fail = False
+    until = world.hand.now + 10.0
+    while not target.is_reached():
+        assert world.hand.now < until
+        target.wait()
+
+
+def test_what_this_query_owns_is_not_scanned(world: World) -> None:
+    world.offsets, world.markers = {A: 9, B: 3}, {A: {9}}
+    target = make(world, me=Membership(member_id="me", owned={A: 1}))
+    target.set_once()
+    wait(target, world, 30.0)
+    assert world.scanned == []
+
+
+def test_a_run_does_not_end_while_a_lower_start_of_its_own_is_not_committed(
+    world: World, target: AvailableNowTarget
+) -> None:
+    world.offsets = {A: 10, B: 3}
+    assert not target.is_reached({A: 4})
+    assert target.unreached == {A: 10}
+    assert target.is_reached({A: 10}), "it is to be committed again for its tag"
 
 
 def test_what_a_waiting_run_reads_beyond_its_target_is_no_progress(world: World) -> None:

@@ -113,6 +113,21 @@ def test_unchanged_offsets_are_committed_again_each_hour_without_other_effects(
     assert (counters.batches, counters.offsets) == (1, 10)
 
 
+def test_a_late_commit_of_the_former_process_does_not_stay_the_last_word(fake: FakeKafka, start: Start) -> None:
+    """The coordinator cannot tell it from one of this process: neither has a generation."""
+    fake.commit("g", {("t", 0): 5, ("t", 2): 5}, COMMIT_TAG)
+    driver = start()
+    end = driver.plan_batch(BatchOffset(), None)
+    assert driver.plan_batch(end, None) is end
+    fake.commit("g", {("t", 0): 3}, COMMIT_TAG)
+    eventually(lambda: driver.plan_batch(end, None) is end and committed(fake) == {0: 5, 2: 5})
+    fake.commit("g", {("t", 0): 2})
+    for _ in range(20):  # each is due for a look
+        time.sleep(0.02)
+        driver.plan_batch(end, None)
+    assert committed(fake) == {0: 2, 2: 5}, "an operator's decision"
+
+
 def test_a_run_renews_the_groups_commits_even_if_there_is_nothing_to_read(fake: FakeKafka, start: Start) -> None:
     fake.commit("g", {("t", 0): 5, ("t", 2): 5}, COMMIT_TAG)
     run = start(available_now=True)

@@ -204,7 +204,7 @@ def test_nothing_is_planned_or_committed_for_a_membership_before_the_present_ass
 def test_a_late_commit_of_ours_is_mended(found: CommittedOffset, again: dict[TopicPartition, int], hand: Hand) -> None:
     tracker = OffsetTracker(hand)
     begin(tracker, Start(9, COMMITTED), ours(9))
-    tracker.unanswered({A})
+    tracker.expect_late_commits({A})
     remove(tracker)
     begin(tracker, Start(9, COMMITTED), ours(9))  # in the same generation: its commits are not fenced
     for later, unsettled in ((599.9, {A}), (0.2, set())):

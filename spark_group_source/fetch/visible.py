@@ -1,0 +1,46 @@
+"""Whether ranges of offsets have records for a consumer. Their other offsets are those of transaction markers, of
+aborted transactions and of records that compaction removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from spark_group_source.fetch.reader import TaskReader
+from spark_group_source.fetch.settings import FetchSettings
+from spark_group_source.fetch.task import FetchTask
+from spark_group_source.offsets import OffsetRange, TopicPartition
+from spark_group_source.records.columns import arrow_schema
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+
+MAX_BYTES = 1024 * 1024
+"""Maximum size in bytes of one response, unless a single record batch is larger."""
+
+
+def with_records(
+    ranges: Sequence[OffsetRange], wire: WireOptions, *, read_committed: bool, timeout: float
+) -> set[TopicPartition]:
+    """The partitions of these ranges that have a visible record there. Reads all of the ranges: keep them short.
+
+    It reads as a task does, over connections of its own, and keeps nothing.
+
+    Args:
+        read_committed: the records of aborted transactions are not visible.
+        timeout: seconds without a response after which the call fails.
+
+    Raises:
+        DataLoss: the log begins after the start of a range.
+        GroupSourceError: a leader does not answer, or rejects the fetch; or records are damaged.
+    """
+    settings = FetchSettings(read_committed=read_committed, fetch_max_bytes=MAX_BYTES, poll_timeout=timeout)
+    wire = replace(wire, rack=None)  # leaders are known to answer
+    task = FetchTask(tuple(ranges), wire, arrow_schema(("topic", "partition")), settings)
+    found: set[TopicPartition] = set()
+    cluster = Cluster(wire)
+    try:
+        for rows in TaskReader(task, cluster).batches():
+            found |= {TopicPartition(row["topic"], row["partition"]) for row in rows.to_pylist()}
+    finally:
+        cluster.close()
+    return found

@@ -1,0 +1,118 @@
+"""Whether records lie between the group's commits and the target of an AvailableNow run.
+
+A consumer that commits the offset after its last record (librdkafka, Spring) never commits what no record follows: the
+markers of transactions, aborted transactions, and what compaction or retention removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from spark_group_source.clock import Clock
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.offsets import OffsetRange, Offsets, TopicPartition
+from spark_group_source.wire.settings import WireOptions
+
+log = logging.getLogger(__name__)
+
+FIRST_SCAN, MAX_SCAN = 100, 10_000
+"""Minimum and maximum number of offsets of a partition that one call reads. Most tails are one marker; where records
+are left, the first ones show it."""
+
+SCAN_TIMEOUT = 5.0
+"""Seconds without a response after which a scan fails; also the seconds until the next one."""
+
+MAX_PARTITIONS = 20
+"""Maximum number of partitions that one call scans."""
+
+
+class Tail(NamedTuple):
+    """The offsets of a partition from ``start`` to before ``end``, in the view of a consumer that gets committed
+    records only (``read_committed``), or all."""
+
+    start: int
+    end: int
+    read_committed: bool
+
+
+NOTHING = Tail(-1, -1, read_committed=False)
+
+
+class TailScan:
+    """Scans what follows the commits of partitions, a part at each call, and remembers what it has found.
+
+    ``_empty`` are parts in which no record is visible, ``_with_records`` tails whose beginning has one, and
+    ``_failures`` how often in a row a partition could not be read.
+    """
+
+    def __init__(self, wire: WireOptions, clock: Clock) -> None:
+        self._wire = wire
+        self._clock = clock
+        self._empty: dict[TopicPartition, Tail] = {}
+        self._with_records: dict[TopicPartition, Tail] = {}
+        self._failures: Counter[TopicPartition] = Counter()
+        self._retry_at = clock()
+
+    def is_empty(self, tp: TopicPartition, start: int, end: int) -> bool:
+        """Whether it is known that a partition has no visible record from ``start`` to before ``end``."""
+        part = self._empty.get(tp)
+        return part is not None and part.start <= start and end <= part.end
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """These logs have changed."""
+        for tp in partitions:
+            self._empty.pop(tp, None)
+            self._with_records.pop(tp, None)
+
+    def due(self, tails: Mapping[TopicPartition, Tail]) -> dict[TopicPartition, Tail]:
+        """The tails to scan now: of the others it is known what they hold."""
+        if self._clock() < self._retry_at:
+            return {}
+        return {
+            tp: tail
+            for tp, tail in tails.items()
+            if self._with_records.get(tp) != tail and not self.is_empty(tp, tail.start, tail.end)
+        }
+
+    def scan(self, tails: Mapping[TopicPartition, Tail], begins: Offsets) -> None:
+        """Reads some of these tails; ``begins`` are the beginnings of their logs, of which leaders have just told."""
+        ranges = {tp: self._next_range(tp, tails[tp], begin) for tp, begin in begins.items()}
+        for view in (True, False):
+            in_view = [each for tp, each in ranges.items() if each.size and tails[tp].read_committed is view]
+            if in_view:
+                self._read(self._selected(in_view), tails, read_committed=view)
+
+    def _next_range(self, tp: TopicPartition, tail: Tail, begin: int) -> OffsetRange:
+        """The range to read next: it follows what is known to be empty, as is what retention has deleted."""
+        known = self._empty.get(tp, NOTHING)
+        if known.read_committed is not tail.read_committed or not known.start <= tail.start <= known.end:
+            known = Tail(tail.start, tail.start, tail.read_committed)
+        known = self._empty[tp] = known._replace(end=max(known.end, begin))
+        size = min(max(FIRST_SCAN, 10 * (known.end - tail.start)), MAX_SCAN)
+        return OffsetRange(*tp, known.end, max(known.end, min(known.end + size, tail.end)))
+
+    def _selected(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        """Those to read now. A partition that has failed would fail the others again: it comes last, and alone."""
+        if sound := [each for each in ranges if not self._failures[each.tp]]:
+            return sound[:MAX_PARTITIONS]
+        return [min(ranges, key=lambda each: self._failures[each.tp])]
+
+    def _read(self, ranges: list[OffsetRange], tails: Mapping[TopicPartition, Tail], *, read_committed: bool) -> None:
+        from spark_group_source.fetch.visible import with_records  # noqa: PLC0415 -- numpy takes 0.1 s
+
+        try:
+            found = with_records(ranges, self._wire, read_committed=read_committed, timeout=SCAN_TIMEOUT)
+        except GroupSourceError as error:
+            log.debug("cannot look at what follows the group's commits: %s", error)
+            self._retry_at = self._clock() + SCAN_TIMEOUT
+            self._failures.update(each.tp for each in ranges)
+            return
+        for each in ranges:
+            self._failures.pop(each.tp, None)
+            if each.tp in found:
+                self._with_records[each.tp] = tails[each.tp]
+            else:
+                self._empty[each.tp] = self._empty[each.tp]._replace(end=each.end)
