@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -23,6 +24,7 @@ from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
+from tests.drivers import drivers
 from tests.integration.conftest import Read, Reader, Stream
 from tests.integration.query_process import eventually, source_options
 from tests.integration.standing import Producing, caught_up, places_in, wire
@@ -110,6 +112,27 @@ def test_commits_resume_soon_after_the_death_of_the_coordinator_and_nothing_is_l
     assert reader.query.exception() is None
     reader.stop()
     assert sorted(reader.places) == sorted(places_in(kafka, name)), "every record is there, once"
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_query_that_ends_as_its_coordinator_shuts_down_commits_its_batch(
+    kafka: EmbeddedKafka, cluster: Cluster, topic: Callable[..., str], group: str, protocol: str
+) -> None:
+    name = topic(partitions=2)
+    kafka.produce(name, ["a", "b", "c"], partition=1)
+    with drivers(source_options(kafka, name, group, protocol)) as start:
+        driver = start()
+        planned = driver.plan_batch(BatchOffset(), None)
+        assert [(read.partition, read.end) for read in planned.reads()] == [(1, 3)]
+        node = coordinator(cluster, group)
+        shutdown = threading.Thread(target=kafka.stop, args=(node,))
+        shutdown.start()
+        eventually(lambda: coordinator(cluster, group) != node, what="the move of the coordinator")
+        driver.complete(planned)
+        driver.close()
+        shutdown.join()
+    assert kafka.committed(group, name)[name, 1] == 3
+    assert kafka.group_state(group) == "Empty", "the member has left"
 
 
 def test_a_task_continues_with_the_new_leader_when_the_leader_dies_during_the_read(

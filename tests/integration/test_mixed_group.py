@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import Producer
 
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker import java_command
@@ -47,6 +48,7 @@ class Librdkafka(Consumer):
         import confluent_kafka
 
         config = TIMES | {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group}
+        config["auto.commit.interval.ms"] = "200"
         self._consumer = confluent_kafka.Consumer(config | {"partition.assignment.strategy": "range"})
         self._consumer.subscribe([topic])
         super().__init__()
@@ -97,6 +99,37 @@ def others(kafka: EmbeddedKafka, topic: Callable[..., str], group: str) -> Itera
     yield name, running
     for each in running:
         each.close()
+
+
+def test_a_run_ends_beside_a_client_that_commits_the_offset_after_its_last_record(
+    kafka: EmbeddedKafka, topic: Callable[..., str], group: str, stream: Stream, read: Read
+) -> None:
+    """The target lies behind the markers of a transaction, and behind one that was aborted."""
+    name = topic(partitions=2)
+    producer = transactional_producer(kafka, group)
+    other = Librdkafka(kafka, name, group)
+    try:
+        eventually(lambda: partitions_per_member(kafka, group) == [2], what="the assignment of the other client")
+        for end in (producer.commit_transaction, producer.abort_transaction):
+            producer.begin_transaction()
+            for number in range(10):
+                producer.produce(name, f"v{number}", partition=number % 2)
+            producer.flush()
+            end()
+        eventually(lambda: len(other.places) == 10, what="reading by the other client")
+        options = {"kafka.partition.assignment.strategy": "range", "kafka.isolation.level": "read_uncommitted"}
+        run = read(stream(name, **options), availableNow=True).to_end()
+    finally:
+        other.close()
+    assert run.query.exception() is None
+    behind = [number for number, end in kafka.end_offsets(name).items() if kafka.committed(group)[name, number] < end]
+    assert len(behind) == 1, "the other client's partition"
+
+
+def transactional_producer(kafka: EmbeddedKafka, name: str) -> Producer:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name})
+    producer.init_transactions()
+    return producer
 
 
 @pytest.mark.slow
