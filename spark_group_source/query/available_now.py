@@ -253,7 +253,7 @@ class AvailableNowTarget:
         self._remove(missing)
         looked_up = {tp: commit.offset for tp, commit in committed.items()} | earliest
         progress = self._committed | looked_up
-        progress |= {tp: min(offset, progress.get(tp, offset)) for tp, offset in own.items() if tp in self._unreached}
+        progress |= {tp: min(offset, progress.get(tp, 0)) for tp, offset in own.items() if tp in self._unreached}
         if progress != self._committed:
             self._note_progress()
         if self._clock() - self._progress_at > SCAN_AFTER:

@@ -265,24 +265,35 @@ class Driver:
 
     def complete(self, end: BatchOffset) -> None:
         """Spark has completed the batch that ends at ``end``: commits it. Any other offset has no effect."""
-        seconds = self._planner.batch_completed(end)
-        if seconds is not None:
-            self._query_log.warn_if_slow(seconds)
-            self.counters.batches += 1
-            self.counters.offsets += sum(read.size for read in end.reads())
+        if self._note_completed(end):
             self._assigned_partitions.committer.begin(self._member.snapshot(), self._commit_clients)
+
+    def _note_completed(self, end: BatchOffset) -> bool:
+        """Whether Spark has just completed the batch in flight, because that ends at ``end``."""
+        seconds = self._planner.batch_completed(end)
+        if seconds is None:
+            return False
+        self._query_log.warn_if_slow(seconds)
+        self.counters.batches += 1
+        self.counters.offsets += sum(read.size for read in end.reads())
+        return True
 
     def leave(self) -> None:
         """Leaves the group and does nothing else. Caller: any thread."""
         self._member.close()
 
-    def close(self, deadline: Deadline | None = None) -> None:
+    def close(self, deadline: Deadline | None = None, completed: BatchOffset | None = None) -> None:
         """Commits what is completed, leaves the group and closes all connections, by the deadline.
 
         The commits are retried until the time that the leave needs begins. What stays uncommitted is the last line.
+
+        Args:
+            completed: the end of the batch in flight, if Spark has completed it.
         """
         deadline = deadline or Deadline.after(CLOSE_TIMEOUT, self._clock)
         left: Owned = {}
+        if completed is not None:
+            self._note_completed(completed)
         try:
             left = self._commit_before_leaving(deadline.at_most(deadline.remaining() - CLOSE_MEMBER_TIMEOUT))
         finally:

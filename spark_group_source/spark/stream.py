@@ -258,19 +258,11 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             driver.leave()
             return
         try:
-            self._complete_reported(driver)
-            driver.close(deadline)
+            # Its report may have come while another call held the lock, which then ended.
+            reported = driver.batch_in_flight and self._position.digest == self._reported
+            driver.close(deadline, self._position.offset if reported else None)
         finally:
             self._lock.release()
-
-    def _complete_reported(self, driver: Driver) -> None:
-        """Completes the batch in flight if it was reported while another call held the lock, which then ended."""
-        if not (driver.batch_in_flight and self._position.digest == self._reported):
-            return
-        try:
-            driver.complete(self._position.offset)
-        except GroupSourceError as error:  # of the commit before
-            log.debug("group %s: the last batch is committed at the end: %s", self._options.group.group_id, error)
 
     def _joined_driver(self, logged: BatchOffset) -> Driver:
         """The query's driver as a member of its group: the first call joins."""

@@ -42,6 +42,14 @@ def test_a_completed_batch_is_committed_at_the_end_although_several_commits_fail
     assert on_fake.committed()[0] == 5
 
 
+def test_the_last_batch_is_committed_although_its_completion_was_not_processed(on_fake: Bench) -> None:
+    query = on_fake.start_batch(5, **NO_RETRY)
+    query.finish()
+    on_fake.next("OffsetCommit", Fault(error=16), times=3)
+    query.driver.close(completed=query.end)
+    assert on_fake.committed()[0] == 5
+
+
 @pytest.mark.parametrize("loading", [0.0, 6.0])
 def test_a_coordinator_that_moves_as_the_query_ends_has_its_commit(
     on_fake: Bench, fake: FakeKafka, loading: float

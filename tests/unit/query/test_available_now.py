@@ -374,6 +374,13 @@ def test_a_run_does_not_end_while_a_lower_start_of_its_own_is_not_committed(
     assert target.is_reached({A: 10}), "it is to be committed again for its tag"
 
 
+def test_a_start_that_is_not_committed_ends_no_run_although_it_is_at_the_target(
+    world: World, target: AvailableNowTarget
+) -> None:
+    world.offsets, world.silent = {B: 3}, {A}
+    assert not target.is_reached({A: 10})
+
+
 def test_what_a_waiting_run_reads_beyond_its_target_is_no_progress(world: World) -> None:
     world.logs[B] = (3, 7)
     world.offsets = {A: 10}

@@ -82,7 +82,9 @@ class FakeDriver:
     def leave(self) -> None:
         self.ended.append("left")
 
-    def close(self, deadline: Deadline) -> None:
+    def close(self, deadline: Deadline, completed: BatchOffset | None = None) -> None:
+        if completed is not None:
+            self.complete(completed)
         self.ended.append("closed")
 
     def end_offsets(self) -> Mapping[TopicPartition, int]:
