@@ -246,6 +246,14 @@ class OwnedPartition:
             return False
         return self.committed is None or self.completed > self.committed
 
+    @property
+    def has_work(self) -> bool:
+        """Whether Spark has read something up to what is completed; else that is where the partition started."""
+        if self.start is None:
+            return False
+        logged = self.start.rule in (StartRule.LOGGED, StartRule.REPLAYED)
+        return logged or self.completed != self.start.offset
+
     def continues(self, read: OffsetRange) -> bool:
         """Whether the position is at or after the end of ``read``, in the same topic and lineage."""
         return may_be_same(self.topic_id, read.topic_id) and self.lineage == read.lineage and read.end <= self.position

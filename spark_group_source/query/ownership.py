@@ -150,24 +150,27 @@ class AssignedPartitions:
         The coordinator may be moving, a rebalance or another commit may be in progress: each try asks for the
         ``membership`` of that moment, and looks up the coordinator again if that was the problem.
         """
-        backoff = Backoff(self._options.wire.retry_backoff, self._options.wire.retry_backoff_max)
         me = membership()
-        while True:
-            try:
-                done = self._commit_again(me, clients, deadline.at_most(deadline.remaining() / 2))
-            except CommitFailed:  # too often for the query, which ends in any case
-                done = False
-            except GroupSourceError as error:
-                log.debug("group %s: no further try of the last commit: %s", self._group_id, error)
-                done = True
-            if done:
-                break
+        if not any(owned.has_work for owned in self.tracker.pending(me).values()):
+            deadline = deadline.at_most(self._options.commit_timeout)  # for starts the others wait no longer
+        backoff = Backoff(self._options.wire.retry_backoff, self._options.wire.retry_backoff_max)
+        while not self._try_last_commit(me, clients, deadline):
             seconds = backoff.next()
             if deadline.remaining() <= seconds:
                 break
             waiting.sleep(seconds, deadline)
             me = membership()
         return self.tracker.pending(me)
+
+    def _try_last_commit(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
+        """Whether no further try is needed, or none would help."""
+        try:
+            return self._commit_again(me, clients, deadline.at_most(deadline.remaining() / 2))
+        except CommitFailed:  # too often for the query, which ends in any case
+            return False
+        except GroupSourceError as error:
+            log.debug("group %s: no further try of the last commit: %s", self._group_id, error)
+            return True
 
     def _to_retry(self, me: Membership, in_progress: bool = False) -> bool:
         pending = not in_progress and self.tracker.pending(me)  # planning continues during a commit

@@ -25,12 +25,13 @@ from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 
 class LeavesSlowly:
+    batch_in_flight = False
     def __init__(self, *args, **named): pass
     def pin_starts(self): pass
     def start(self, logged, **named): exec(start)
     def plan_batch(self, begin, max_offsets, max_bytes): return begin
     def await_assignment(self): pass
-    def close(self):
+    def close(self, deadline, completed):
         print("leaves", flush=True)
         os.kill(os.getpid(), signal.SIGTERM)
         print("has left", flush=True)
