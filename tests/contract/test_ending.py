@@ -9,7 +9,7 @@ import pytest
 
 from spark_group_source.errors import CommitFailed
 from spark_group_source.query import driver
-from tests.contract.conftest import Bench, Query
+from tests.contract.conftest import Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
 NO_RETRY = {"offsetCommit_retryIntervalMs": "600000"}
@@ -96,6 +96,16 @@ def test_a_run_commits_its_last_batch_if_it_ends_in_a_failure(on_fake: Bench) ->
     on_fake.next("OffsetCommit", Fault(error=15), times=4)
     end_after_a_batch(run)
     assert on_fake.committed()[0] == 5
+
+
+def test_starts_are_committed_at_the_end_too_but_it_waits_less_for_them(on_fake: Bench) -> None:
+    on_fake.next("OffsetCommit", Fault(error=14), times=3)
+    query = on_fake.join(None, **NO_RETRY)
+    eventually(lambda: query.driver.counters.failed_commits, "the first try")
+    began = time.monotonic()
+    query.close()
+    assert time.monotonic() - began < 6.0
+    assert on_fake.committed() == dict.fromkeys(range(4), 0)
 
 
 def test_what_stays_uncommitted_is_the_last_line_and_the_member_leaves_in_time(
