@@ -62,6 +62,7 @@ class AvailableNowTarget:
     The run waits as long as the group makes progress, and as long as other members own the rest: one may be in a long
     batch. A dead member is in the group until its session ends. Without progress and without such members the run
     waits for a session and a rebalance: between the two rebalances of a hand-over nobody owns what a batch still reads.
+    Without progress it also looks whether records are left at all (:mod:`.tails`).
     Only time between lookups that succeed counts: a batch of this query, or a lost answer, is no lack of progress.
     ``availableNowTimeout`` limits the wait in any case.
     """
