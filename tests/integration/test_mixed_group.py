@@ -44,11 +44,14 @@ class Consumer(ABC):
 
 
 class Librdkafka(Consumer):
-    def __init__(self, kafka: EmbeddedKafka, topic: str, group: str) -> None:
+    """With ``commits_records`` it commits the offset after each record, and by itself nothing."""
+
+    def __init__(self, kafka: EmbeddedKafka, topic: str, group: str, *, commits_records: bool = False) -> None:
         import confluent_kafka
 
+        self._commits_records = commits_records
         config = TIMES | {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group}
-        config["auto.commit.interval.ms"] = "200"
+        config["enable.auto.commit"] = "false" if commits_records else "true"
         self._consumer = confluent_kafka.Consumer(config | {"partition.assignment.strategy": "range"})
         self._consumer.subscribe([topic])
         super().__init__()
@@ -60,6 +63,8 @@ class Librdkafka(Consumer):
                 partition, offset = record.partition(), record.offset()
                 assert partition is not None
                 assert offset is not None
+                if self._commits_records:
+                    self._consumer.commit(message=record, asynchronous=False)
                 self.places.append((partition, offset))
         self._consumer.close()
 
@@ -107,7 +112,7 @@ def test_a_run_ends_beside_a_client_that_commits_the_offset_after_its_last_recor
     """The target lies behind the markers of a transaction, and behind one that was aborted."""
     name = topic(partitions=2)
     producer = transactional_producer(kafka, group)
-    other = Librdkafka(kafka, name, group)
+    other = Librdkafka(kafka, name, group, commits_records=True)
     try:
         eventually(lambda: partitions_per_member(kafka, group) == [2], what="the assignment of the other client")
         for end in (producer.commit_transaction, producer.abort_transaction):
