@@ -182,7 +182,7 @@ class AvailableNowTarget:
                     raise committed.error
                 log.warning("group %s: the group's progress is unknown: %s", self._settings.group_id, committed.reason)
             else:
-                self._update_progress(committed, {**own, **dict.fromkeys(unavailable, UNDECIDED)}, deadline)
+                self._update_progress(committed, own, frozenset(unavailable), deadline)
                 self._owners = self._other_owners() if self._unreached else []
                 self._looked_at = self._clock()
                 if self._owners:
@@ -246,21 +246,24 @@ class AvailableNowTarget:
         return ends
 
     def _update_progress(
-        self, committed: Mapping[TopicPartition, CommittedOffset], own: Offsets, deadline: Deadline
+        self, committed: Mapping[TopicPartition, CommittedOffset], own: Offsets, hidden: Partitions, deadline: Deadline
     ) -> None:
+        """``hidden`` are partitions whose commits the coordinator does not show now: they stay where they were."""
         # The owner of an empty partition may never commit it. Its earliest offset shows that it is empty.
         earliest, missing = self._look_up(self._unreached.keys() - committed.keys(), EARLIEST, deadline)
         raise_or_skip_deleted(missing, self._fail_on_data_loss)
         self._remove(missing)
         looked_up = {tp: commit.offset for tp, commit in committed.items()} | earliest
-        progress = self._committed | looked_up
+        progress = self._committed | {tp: offset for tp, offset in looked_up.items() if tp not in hidden}
         progress |= {tp: min(offset, progress.get(tp, 0)) for tp, offset in own.items() if tp in self._unreached}
         if progress != self._committed:
             self._note_progress()
         if self._clock() - self._progress_at > SCAN_AFTER:
             self._scan_tails(progress, committed, deadline)
         # A partition without a leader now is unreached, unless it never held a record.
-        self._unreached = {tp: end for tp, end in self._unreached.items() if self._is_left(tp, progress.get(tp, 0))}
+        self._unreached = {
+            tp: end for tp, end in self._unreached.items() if tp in hidden or self._is_left(tp, progress.get(tp, 0))
+        }
         # Only these are looked up from here on. That the others are missing in the next lookup is no progress.
         self._committed = {tp: progress[tp] for tp in self._unreached if tp in progress}
 
