@@ -120,13 +120,13 @@ class BatchPlanner:
             me = self._retry_pending()
             target.set_once(frozenset(me.owned))
             # First: what is planned beyond the target is no part of the run.
-            if target.extended and target.is_reached(self._ahead_of_commits(target, me)):
+            if target.extended and target.is_reached(self._ahead_of_commits(target)):
                 return start
             planned = self._plan(start, limits, me)
             if planned is not start:
                 target.batch_planned(planned)
                 return planned
-            if not target.extended and target.is_reached(self._ahead_of_commits(target, me)):
+            if not target.extended and target.is_reached(self._ahead_of_commits(target)):
                 return start
             if self._clock() >= wait_until:
                 return self._plan(start, limits, me, must_log=True)
@@ -136,20 +136,22 @@ class BatchPlanner:
             target.lower(truncated)
             target.wait()
 
-    def _ahead_of_commits(self, target: AvailableNowTarget, me: Membership) -> Offsets:
+    def _ahead_of_commits(self, target: AvailableNowTarget) -> Offsets:
         """Where this query stands in partitions whose committed offsets do not tell: they cannot end its run."""
-        if self._awaits_first_assignment(target, me):
+        if self._awaits_first_assignment(target):
             return dict.fromkeys(target.partitions, UNDECIDED)
-        return self._tracker.ahead_of_commits(me)
+        # As of now: the first assignment may have come since the batch was planned.
+        return self._tracker.ahead_of_commits(self._member.snapshot())
 
-    def _awaits_first_assignment(self, target: AvailableNowTarget, me: Membership) -> bool:
+    def _awaits_first_assignment(self, target: AvailableNowTarget) -> bool:
         """Whether partitions are still to be assigned that the options may move back, wherever the group stands."""
         resets = self._tracker.pinned_starts().reset_first_assignment
         may_move_back = resets or self._options.starting_offsets_callback is not None
         if self._tracker.was_assigned or not may_move_back:
             return False
         # In a stable group others own all partitions, and this member may never get one.
-        return me.generation == NO_GENERATION or not target.group_is_stable()
+        has_joined = self._member.snapshot().generation != NO_GENERATION
+        return not has_joined or not target.group_is_stable()
 
     def _retry_pending(self) -> Membership:
         """Retries what has failed since the last batch; returns the membership as it is now."""
