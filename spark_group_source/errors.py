@@ -73,6 +73,12 @@ class BrokerUnavailable(RetriableError):
     code = "BROKER_UNAVAILABLE"
 
 
+class OtherCluster(BrokerUnavailable):
+    """The server at a broker's address belongs to another cluster than the one that the query reads."""
+
+    code = "OTHER_CLUSTER"
+
+
 class DeadlineExceeded(RetriableError):
     """An operation took longer than its timeout."""
 

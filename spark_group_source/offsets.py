@@ -118,7 +118,7 @@ class BatchOffset:
 
     ``ranges`` has one range per partition. If the batch does not read a partition, because it has no new records or
     another member owns it, then ``start == end``: the end that this query logged last.
-    ``group`` is the id of the group that read the ranges, empty if unknown.
+    ``group`` is the id of the group that read the ranges, ``cluster`` that of the cluster; empty if unknown.
 
     ``pinned_starts`` are partitions that existed at the query's first start and that the query has not owned since.
     Without a committed offset they start at the pinned one, unless their topic was recreated. ``resets`` are those that
@@ -133,6 +133,7 @@ class BatchOffset:
     pinned_starts: PinnedOffsets = field(default_factory=dict)
     resets: Partitions = frozenset()
     repeated: bool = False
+    cluster: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -172,7 +173,8 @@ class BatchOffset:
         "version": 3}``, and if there are any ``"resets": {name: [0]}`` and ``"starts": {name: {"id": id, "partitions":
         {"0": [offset, epoch] or null}}}``, before ``{name: {"0": offset or null}}``. A start with a time ``since`` is
         ``[null, epoch, since, leaderless]``. A partition that nobody has moved has no lineage, and then no epoch either
-        if that is unknown. ``"repeated": true`` is left out if it is false.
+        if that is unknown. ``"repeated": true`` is left out if it is false, ``"cluster": id`` if it is unknown. Releases
+        of this version that know no cluster ignore it.
         """
         topics: dict[str, Any] = {}
         for read in sorted(self.ranges.values()):
@@ -181,6 +183,8 @@ class BatchOffset:
             after_end = epoch if read.lineage == NO_LINEAGE else [read.epoch, read.lineage]
             topic["partitions"][str(read.partition)] = [read.start, read.end, *after_end]
         logged: dict[str, Any] = {"group": self.group, "topics": topics, "version": VERSION}
+        if self.cluster:
+            logged["cluster"] = self.cluster
         if self.repeated:
             logged["repeated"] = True
         if self.resets:
@@ -226,7 +230,11 @@ class BatchOffset:
             ) from error
         offset = cls.of(ranges, str(logged.get("group", "")))
         return replace(
-            offset, pinned_starts=starts, resets=frozenset(resets), repeated=logged.get("repeated", False) is True
+            offset,
+            pinned_starts=starts,
+            resets=frozenset(resets),
+            repeated=logged.get("repeated", False) is True,
+            cluster=str(logged.get("cluster", "")),
         )
 
 

@@ -32,6 +32,7 @@ from spark_group_source.text import some
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.connection import Connection, Response
+from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.tokens import import_token
 from spark_group_source.wire.waiting import poll_readable
@@ -43,20 +44,24 @@ AUTH_RETRY_TIMEOUT = 60.0
 the same settings, so a broker that rejects is often still starting. Each task attempt has this time, and one failed
 task attempt must not fail a query that ran for weeks."""
 
-_idle_clusters: dict[tuple[int, WireOptions], tuple[float, Cluster]] = {}
+_PoolKey = tuple[int, WireOptions, str]
+
+_idle_clusters: dict[_PoolKey, tuple[float, Cluster]] = {}
 
 
 @contextlib.contextmanager
-def pooled_cluster(options: WireOptions) -> Iterator[Cluster]:
+def pooled_cluster(options: WireOptions, cluster_id: str = "") -> Iterator[Cluster]:
     """A cluster for one task, kept for the next task. A failed task closes it, because its connections may be broken.
+
+    Its brokers must belong to the cluster with this id; if it is empty, to that of the first broker that answers.
 
     A worker process runs one task at a time, in one thread. The process id is part of the key, because a forked worker
     must not use its parent's sockets.
     """
-    key = (os.getpid(), options)
+    key = (os.getpid(), options, cluster_id)
     _close_idle()
     _, idle = _idle_clusters.pop(key, (0.0, None))
-    cluster = idle or Cluster(options, auth_retry_timeout=AUTH_RETRY_TIMEOUT)
+    cluster = idle or Cluster(options, AUTH_RETRY_TIMEOUT, ClusterIdentity(cluster_id))
     try:
         yield cluster
     except BaseException:
@@ -164,7 +169,7 @@ def read(task: FetchTask) -> Generator[pa.RecordBatch, None, None]:
         RecordsError: records are damaged, or in an unsupported format.
     """
     import_token(task.wire, task.token)
-    with pooled_cluster(task.wire) as cluster:
+    with pooled_cluster(task.wire, task.cluster_id) as cluster:
         yield from TaskReader(task, cluster).batches()
 
 

@@ -18,7 +18,8 @@ class FetchTask:
 
     ``schema`` has the columns to build, of :mod:`spark_group_source.records.columns`. ``query_id`` identifies the run
     of a query. Its later tasks read what this one received beyond its ranges; without an id nothing is kept. ``token``
-    is the driver's OAuth token, if it has one. Each partition has at most one range.
+    is the driver's OAuth token, if it has one. ``cluster_id`` is the cluster of the ranges, empty if unknown. Each
+    partition has at most one range.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -27,6 +28,7 @@ class FetchTask:
     settings: FetchSettings = field(default_factory=FetchSettings)
     query_id: str = ""
     token: ExportedToken | None = None
+    cluster_id: str = ""
 
     def __post_init__(self) -> None:
         # A fetch names each partition once, and its response has no other key for a range.

@@ -19,7 +19,7 @@ from spark_group_source.errors import (
 )
 from spark_group_source.group.membership import ErrorAction, RequestFailed, error_action, fatal
 from spark_group_source.group.settings import CurrentCoordinator, Timings
-from spark_group_source.wire.cluster import Cluster, build_request, check_response, parse_response
+from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.waiting import Interrupted
 
@@ -146,11 +146,9 @@ class CoordinatorClient:
         """The ids, if any, that these topics have for the coordinator: its offsets are in these, or in later ones."""
         quick = deadline.at_most(self._cluster.options.request_timeout)
         try:
-            response = self._connect(quick).call(build_request(topics), quick)
-            check_response(response)
+            found = self._cluster.request_metadata(self._connect(quick), topics, quick).topics
         except CALL_ERRORS as error:
             return self._failed(error)
-        found = parse_response(response).topics
         return {name: topic.id for name, topic in found.items() if not topic.error}
 
     def connect_to_known(self, deadline: Deadline) -> RequestFailed | None:

@@ -238,7 +238,7 @@ class Member:
 
     def _leave_without_thread(self) -> None:
         log.warning("group %s: the member's thread is blocked; the member leaves without it", self._settings.group_id)
-        with closing(Cluster(self._cluster.options)) as cluster:
+        with closing(Cluster(self._cluster.options, identity=self._cluster.identity)) as cluster:
             self._leave(cluster)
 
     def _run(self) -> None:

@@ -40,6 +40,7 @@ from spark_group_source.offsets import (
 )
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.identity import ClusterIdentity
 
 COMMIT_TAG = "spark-group-source"
 """Start of the metadata of every commit of this source. ``kafka-consumer-groups --reset-offsets`` writes empty
@@ -378,7 +379,9 @@ class KafkaClients:
     offsets: GroupOffsets
 
     @classmethod
-    def connect(cls, settings: GroupSettings, timings: Timings) -> KafkaClients:
-        """Clients with connections of their own, which open on first use."""
-        cluster = Cluster(settings.wire)
+    def connect(
+        cls, settings: GroupSettings, timings: Timings, identity: ClusterIdentity | None = None
+    ) -> KafkaClients:
+        """Clients with connections of their own, which open on first use. Those of one query share ``identity``."""
+        cluster = Cluster(settings.wire, identity=identity)
         return cls(cluster, GroupOffsets(cluster, settings, timings))

@@ -28,6 +28,7 @@ from spark_group_source.query.start_specs import check_names, raise_or_clamp, re
 from spark_group_source.query.topics import TopicValidator
 from spark_group_source.text import names, some
 from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
+from spark_group_source.wire.identity import ClusterIdentity
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +98,16 @@ PLAN_TIMEOUT = 30.0
 """Maximum seconds until the leaders have returned the start and end of every partition."""
 
 
-def plan(options: SourceOptions, clock: Clock = monotonic, rows: RowFilter | None = None) -> list[OffsetRange]:
+def plan(
+    options: SourceOptions,
+    clock: Clock = monotonic,
+    rows: RowFilter | None = None,
+    identity: ClusterIdentity | None = None,
+) -> list[OffsetRange]:
     """The range to read of each subscribed partition, empty ranges included, without partitions that ``rows`` excludes.
+
+    Args:
+        identity: learns the id of the cluster, which the tasks need.
 
     Raises:
         BrokerUnavailable, DeadlineExceeded: not every partition returned its offsets in time.
@@ -108,7 +117,7 @@ def plan(options: SourceOptions, clock: Clock = monotonic, rows: RowFilter | Non
             behind the end; or the group has no committed offset, and ``startingOffsetsFallback`` is ``fail``.
         DataLoss: a start or end offset is not in its log, and ``failOnDataLoss`` is true.
     """
-    with closing(Cluster(options.wire)) as cluster:
+    with closing(Cluster(options.wire, identity=identity)) as cluster:
         return _BatchQuery(options, cluster, clock, rows).ranges()
 
 

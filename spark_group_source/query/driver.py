@@ -30,6 +30,7 @@ from spark_group_source.query.planner import BatchLimits, BatchPlanner
 from spark_group_source.query.start_specs import check_names
 from spark_group_source.query.topics import TopicValidator
 from spark_group_source.text import some
+from spark_group_source.wire.identity import ClusterIdentity
 
 log = logging.getLogger(__name__)
 
@@ -164,9 +165,10 @@ class Driver:
         wire = replace(options.wire, consumer_protocol=options.group.consumer_protocol)
         self._settings = settings = replace(options.group, wire=wire, coordinator=CurrentCoordinator())
         timings = Timings()
-        self._clients = KafkaClients.connect(settings, timings)
-        self._commit_clients = KafkaClients.connect(settings, timings)
-        member_clients = KafkaClients.connect(settings, timings)
+        self._identity = ClusterIdentity()
+        self._clients = KafkaClients.connect(settings, timings, self._identity)
+        self._commit_clients = KafkaClients.connect(settings, timings, self._identity)
+        member_clients = KafkaClients.connect(settings, timings, self._identity)
         metadata_fields = {"application": application_id, "client": wire.client_id}
         self._tracker = OffsetTracker(clock)
         kind = ManualAssignment if options.group.subscription.partitions else Member
@@ -198,6 +200,7 @@ class Driver:
 
         Raises:
             BrokerUnavailable: no broker answered in time.
+            OtherCluster: only brokers of another cluster than that of the checkpoint did.
             TopicError: a topic or an assigned partition does not exist, or may not be described.
             DataLoss: a topic or partition that the query has read was deleted.
             OptionError: the checkpoint is new, and an option names other partitions than those that exist.
@@ -205,6 +208,9 @@ class Driver:
             GroupSourceError: the checkpoint belongs to another group.
         """
         logged.check_group(self._options.group.group_id)
+        if self._identity.expect(logged.cluster):
+            # Only these clients have asked a broker before, for the starts of a query that turned out not to be new.
+            self._clients.cluster.forget()
         topics = self._topics.find(logged.ranges)
         if lacks := self._clients.cluster.lacks():
             log.warning("group %s: these brokers have no %s", self._options.group.group_id, "; no ".join(lacks))

@@ -254,7 +254,8 @@ class BatchPlanner:
             at, epoch, lineage = partition.position, partition.epoch, partition.lineage
             ranges[tp] = OffsetRange(*tp, at, ends.get(tp, at), topic_ids[tp.topic], epoch, lineage)
         pinned = self._tracker.pinned_starts().without(ranges)
-        planned = BatchOffset(ranges, self._options.group.group_id, pinned.offsets, pinned.resets)
+        cluster_id = self._clients.cluster.identity.id
+        planned = BatchOffset(ranges, self._options.group.group_id, pinned.offsets, pinned.resets, cluster=cluster_id)
         if planned == start:  # after a rewind to the start of the last batch
             planned = replace(planned, repeated=True)
         self._planned_start, self._planned_at = start, self._clock()

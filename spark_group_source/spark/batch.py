@@ -63,11 +63,14 @@ class GroupBatchReader(PartitionReader, DataSourceReader):
         """
         if self._partitions is None:
             from spark_group_source.query.batch_query import plan  # executors must not import the group's modules
+            from spark_group_source.wire.identity import ClusterIdentity
 
             log_to_stderr()
             if self._ignored:
                 log.warning("ignored, as a batch query has no use for them: %s", ", ".join(self._ignored))
-            self._partitions = self._task_planner.plan(plan(self._task_planner.options, rows=self._rows))
+            identity = ClusterIdentity()
+            ranges = plan(self._task_planner.options, rows=self._rows, identity=identity)
+            self._partitions = self._task_planner.plan(ranges, identity.id)
         return self._partitions
 
 

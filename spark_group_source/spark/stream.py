@@ -192,7 +192,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             return []
         if self._life is Life.STARTING:
             self._life = Life.REPLAYING
-        return self._task_planner.plan(batch.reads())
+        return self._task_planner.plan(batch.reads(), batch.cluster)
 
     @hide_tracebacks()
     def commit(self, end: dict[str, Any]) -> None:

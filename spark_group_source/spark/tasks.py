@@ -132,15 +132,17 @@ class TaskPlanner:
         self._schema = schema
         self._query_id = "" if application.encrypts_files else query_id
 
-    def plan(self, ranges: Iterable[OffsetRange]) -> list[InputPartition]:
-        """The tasks that read these ranges, one for each of Spark's partitions."""
+    def plan(self, ranges: Iterable[OffsetRange], cluster_id: str) -> list[InputPartition]:
+        """The tasks that read these ranges of this cluster, one for each of Spark's partitions."""
         options, schema = self.options, to_arrow_schema(self._schema)
         tasks = split_into_tasks(
             ranges, options.min_records_per_task, options.max_records_per_partition, options.min_partitions
         )
         token = export_token(options.wire)
         return [
-            TaskPartition(FetchTask(tuple(task), options.wire, schema, options.fetch, self._query_id, token))
+            TaskPartition(
+                FetchTask(tuple(task), options.wire, schema, options.fetch, self._query_id, token, cluster_id)
+            )
             for task in tasks
         ]
 

@@ -19,6 +19,7 @@ from spark_group_source.errors import (
     DeadlineExceeded,
     GroupError,
     GroupSourceError,
+    OtherCluster,
     ProtocolError,
     RetriableError,
     describe_error_code,
@@ -27,6 +28,7 @@ from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire import sockets, versions, waiting
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.failures import AuthFailures, ReconnectBackoff
+from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.settings import WireOptions
 
 
@@ -121,11 +123,12 @@ class Connections:
     """Keeps a connection for each broker and purpose, and one to a bootstrap server; reopens broken connections.
 
     Args:
-        auth_retry_timeout: as for :class:`spark_group_source.wire.cluster.Cluster`.
+        auth_retry_timeout, identity: as for :class:`spark_group_source.wire.cluster.Cluster`.
     """
 
-    def __init__(self, options: WireOptions, auth_retry_timeout: float) -> None:
+    def __init__(self, options: WireOptions, auth_retry_timeout: float, identity: ClusterIdentity) -> None:
         self._options = options
+        self._identity = identity
         self._rejections = AuthFailures(options, auth_retry_timeout)
         self._reconnect_backoff = ReconnectBackoff(options)
         self._by_purpose: dict[tuple[int, str], Connection] = {}
@@ -199,6 +202,7 @@ class Connections:
         try:
             limit = deadline.at_most(self._reconnect_backoff.connect_timeout(address))
             opened = Connection.open(host, port, self._options, limit, broker_id)
+            self._check_cluster(opened, limit)
         except AuthenticationFailed as error:
             responded = [each.responded_at for each in self._all() if each.responded_at is not None]
             retriable = self._rejections.as_retriable(error, max(responded, default=None))
@@ -210,6 +214,18 @@ class Connections:
         self._reconnect_backoff.record_success(address)
         self._rejections.record_success()
         return opened
+
+    def _check_cluster(self, opened: Connection, deadline: Deadline) -> None:
+        """Checks a new connection before any other request is sent over it: a commit must not reach another cluster.
+
+        Raises:
+            OtherCluster: the broker belongs to another cluster; the connection is closed.
+        """
+        try:
+            self._identity.check(opened.request_cluster_id(deadline), str(opened))
+        except BaseException:
+            opened.close()
+            raise
 
     def _all(self) -> list[Connection]:
         return [*self._by_purpose.values(), *filter(None, [self._bootstrap])]
@@ -237,11 +253,15 @@ class Cluster:
     Args:
         auth_retry_timeout: seconds for which a rejected authentication is retried in a process that never authenticated
             with these options. After a success it is retried for longer: see :class:`AuthFailures`.
+        identity: which cluster the brokers must belong to; those of one query share it.
     """
 
-    def __init__(self, options: WireOptions, auth_retry_timeout: float = 0.0) -> None:
+    def __init__(
+        self, options: WireOptions, auth_retry_timeout: float = 0.0, identity: ClusterIdentity | None = None
+    ) -> None:
         self.options = options
-        self._connections = Connections(options, auth_retry_timeout)
+        self.identity = identity or ClusterIdentity()
+        self._connections = Connections(options, auth_retry_timeout, self.identity)
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, Topic] = {}
         self._requested_at: dict[str, float] = {}
@@ -252,8 +272,9 @@ class Cluster:
         Raises:
             BrokerUnavailable: no broker responded before the deadline.
         """
-        response = self._call_any_broker(lambda: build_request(topics), deadline, check_response)
-        found = parse_response(response)
+        found = self._call_any_broker(
+            "MetadataRequest", lambda connection, turn: self.request_metadata(connection, topics, turn), deadline
+        )
         self._brokers = dict(found.brokers)
         self._connections.close_retired(self._brokers.keys())
         now = monotonic()
@@ -269,8 +290,22 @@ class Cluster:
         Raises:
             BrokerUnavailable, DeadlineExceeded, ProtocolError: the broker did not respond before the deadline.
         """
-        response = self.connection(broker_id, deadline).call(build_request(topics), deadline)
+        return self.request_metadata(self.connection(broker_id, deadline), topics, deadline)
+
+    def request_metadata(self, connection: Connection, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
+        """Requests the metadata of these topics, or of all, over this connection. Leaves the kept metadata as it is.
+
+        Raises:
+            BrokerUnavailable, DeadlineExceeded, ProtocolError: the broker did not respond before the deadline.
+            OtherCluster: it belongs to another cluster; the connection is closed.
+        """
+        response = connection.call(build_request(topics), deadline)
         check_response(response)
+        try:
+            self.identity.check(response.cluster_id, str(connection))
+        except OtherCluster:
+            connection.close()
+            raise
         return parse_response(response)
 
     def broker_ids(self) -> list[int]:
@@ -301,12 +336,13 @@ class Cluster:
             GroupError: this client may not describe the group.
         """
 
-        def build() -> Any:
-            return FindCoordinatorRequest(key=group_id, key_type=GROUP, coordinator_keys=[group_id])
+        def ask(connection: Connection, turn: Deadline) -> Any:
+            request = FindCoordinatorRequest(key=group_id, key_type=GROUP, coordinator_keys=[group_id])
+            return connection.call(request, turn)
 
         backoff = self._backoff()
         while True:
-            response = self._call_any_broker(build, deadline)
+            response = self._call_any_broker("FindCoordinatorRequest", ask, deadline)
             coordinator = response.coordinators[0] if response.coordinators else response
             error_code = coordinator.error_code
             if not error_code:
@@ -359,13 +395,20 @@ class Cluster:
         """Closes all connections. The cluster may be used again."""
         self._connections.close()
 
-    def _call_any_broker(
-        self, build: Callable[[], Any], deadline: Deadline, check: Callable[[Any], None] = lambda response: None
-    ) -> Any:
-        """Returns the first response of any broker. Tries all known brokers in turn, with backoff, until the deadline.
+    def forget(self) -> None:
+        """Closes all connections and drops all metadata, which was that of another cluster."""
+        self.close()
+        self._brokers.clear()
+        self._topics.clear()
+
+    def _call_any_broker(self, name: str, ask: Callable[[Connection, Deadline], Any], deadline: Deadline) -> Any:
+        """Returns the first result of any broker. Tries all known brokers in turn, with backoff, until the deadline.
 
         Each broker gets an equal part of the time left, so that a silent broker leaves time for the others. A response
-        that ``check`` rejects counts as a failure.
+        that ``ask`` rejects counts as a failure.
+
+        Args:
+            name: names the request in the error.
         """
         backoff = self._backoff()
         reported: list[GroupSourceError] = []
@@ -373,14 +416,11 @@ class Cluster:
             errors: list[GroupSourceError] = []
             candidates = self._candidates()
             for tried, connect in enumerate(candidates):
-                request = build()
                 turn = deadline.at_most(max(deadline.remaining() / (len(candidates) - tried), MIN_BROKER_TIMEOUT))
                 if errors and turn.expired():
                     break
                 try:
-                    response = connect(turn).call(request, turn.at_most(self.options.request_timeout))
-                    check(response)
-                    return response
+                    return ask(connect(turn), turn.at_most(self.options.request_timeout))
                 except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
                     errors.append(error)
             if all(isinstance(error, ProtocolError) for error in errors):
@@ -389,10 +429,7 @@ class Cluster:
             reported = max(errors, reported, key=len)
             seconds = backoff.next()
             if deadline.remaining() <= seconds:
-                raise BrokerUnavailable(
-                    f"No Kafka broker answered {request.name}: {' '.join(each.happened for each in reported)}",
-                    next((each.action for each in reported if each.action), _UNREACHABLE),
-                ) from reported[0]
+                raise _no_answer(name, reported) from reported[0]
             waiting.sleep(seconds, deadline)
 
     def _candidates(self) -> list[Callable[[Deadline], Connection]]:
@@ -405,6 +442,15 @@ class Cluster:
 
     def _backoff(self) -> Backoff:
         return Backoff(self.options.retry_backoff, self.options.retry_backoff_max)
+
+
+def _no_answer(request: str, errors: Sequence[GroupSourceError]) -> BrokerUnavailable:
+    """The error if no broker answered: another cluster that did is more likely the cause than silence."""
+    happened = f"No Kafka broker answered {request}: {' '.join(each.happened for each in errors)}"
+    for error in errors:
+        if isinstance(error, OtherCluster):
+            return OtherCluster(happened, error.action)
+    return BrokerUnavailable(happened, next((each.action for each in errors if each.action), _UNREACHABLE))
 
 
 def _coordinator_error(group_id: str, error_code: int) -> GroupError:

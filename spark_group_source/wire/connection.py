@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from socket import socket
 from typing import Any
 
-from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
 from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery, monotonic
 from spark_group_source.errors import (
@@ -83,8 +83,9 @@ class Throttle:
 MAX_FRAME = 2**30
 """Maximum size of a response in bytes: larger than any sensible fetch, smaller than a broken length may claim."""
 
-MAX_FIRST_FRAME = 2**20
-"""Maximum size of the first response, which is small. A TLS alert of a listener would claim about 350 MB."""
+MAX_FRAME_BEFORE_SIGN_IN = 2**20
+"""Maximum size of a response before the connection is authenticated. Such responses are small, and memory must not be
+allocated for whoever answers at an address. A TLS alert of a listener would claim about 350 MB."""
 
 _TOO_LARGE = (
     "Since a fetch asks for less, the response holds a single record batch of that size. Lower 'max.message.bytes' of"
@@ -105,7 +106,7 @@ class FrameReader:
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
-        self.max_frame = MAX_FIRST_FRAME
+        self.max_frame = MAX_FRAME_BEFORE_SIGN_IN
         self._size = bytearray(_SIZE.size)
         self._frame: memoryview | None = None
         self._received = 0
@@ -160,7 +161,7 @@ class FrameReader:
 
     def _impossible_size(self, size: int) -> ProtocolError:
         happened = f"Broker {self._peer} announces a response of {size} bytes"
-        # The first length, or any length from an HTTP server, may be text or part of another protocol.
+        # A length before the sign-in, or any length from an HTTP server, may be text or part of another protocol.
         if size > MAX_FRAME and self.max_frame == MAX_FRAME and self._size != b"HTTP":
             return ProtocolError(f"{happened}; this source receives at most {MAX_FRAME}.", _TOO_LARGE)
         return ProtocolError(f"{happened}.", _NO_KAFKA)
@@ -309,12 +310,13 @@ class Connection:
         if options.tls is not None:
             from spark_group_source.wire import tls
 
-            sock = tls.handshake(sock, host, _peer_name(host, port, broker_id), options.tls, deadline)
+            sock = tls.handshake(sock, _certified(host), _peer_name(host, port, broker_id), options.tls, deadline)
         connection = cls(sock, host, port, options, broker_id)
         try:
             connection._check_versions(options, deadline)
             if options.sasl is not None:
                 connection._authenticate(options.sasl, deadline)
+            connection._frame_reader.max_frame = MAX_FRAME
         except BaseException:
             connection.close()
             raise
@@ -346,6 +348,13 @@ class Connection:
         """Sends a request and returns the decoded response. No other request may be in flight."""
         self.send(request, deadline)
         return self.receive(deadline)
+
+    def request_cluster_id(self, deadline: Deadline) -> str | None:
+        """Returns the id of the broker's cluster, or ``None`` if it reports none. Raises what :meth:`call` does."""
+        # Without topics the response is small in any cluster.
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+        reported: str | None = self.call(request, deadline).cluster_id
+        return reported
 
     def send(self, request: Any, deadline: Deadline) -> None:
         """Sends a request, a kafka-python message. Responses come in the order of the requests.
@@ -463,14 +472,13 @@ class Connection:
             response = self.call(versions.build_request(0), deadline)
         self._throttle.record(response.throttle_time_ms / 1000)
         self.supported = versions.check_response(response, str(self), consumer_protocol=options.consumer_protocol)
-        self._frame_reader.max_frame = MAX_FRAME
 
     def _authenticate(self, settings: Sasl, deadline: Deadline) -> None:
         from spark_group_source.wire import sasl  # imports kafka-python's clients, which takes 0.1 s
 
         started_at = deadline.clock()
         seconds = sasl.authenticate(
-            settings, self.host, str(self), lambda request: self.call(request, deadline), deadline
+            settings, _certified(self.host), str(self), lambda request: self.call(request, deadline), deadline
         )
         if seconds is not None:
             self._reauthenticate_by = Deadline(started_at + seconds, deadline.clock)
@@ -510,6 +518,11 @@ class Connection:
     def _malformed_response(self, request: Any) -> ProtocolError:
         self.close()
         return ProtocolError(f"Broker {self} answered {request.name} with bytes that cannot be decoded.")
+
+
+def _certified(host: str) -> str:
+    """The host as certificates, tickets and signatures name it: without the dot that ends an absolute name in DNS."""
+    return host.removesuffix(".")
 
 
 def _peer_name(host: str, port: int, broker_id: int | None) -> str:

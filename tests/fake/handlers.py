@@ -54,6 +54,7 @@ class RequestHandlers:
         """Brokers that metadata does not name."""
         self.offered: dict[int, Offered] = {}
         """What a broker offers, if it is not all versions that the fake knows."""
+        self.cluster_id: str | None = f"fake-{uuid.uuid4()}"
         self.max_metadata = max_metadata
         self._group_version = group_version
         self.heartbeat_interval = heartbeat_interval
@@ -123,7 +124,9 @@ class RequestHandlers:
         topics = view.topics
         names = sorted(topics) if request.topics is None else [topic.name for topic in request.topics]
         found = [_topic_metadata(name, *topics.get(name, (None, {}))) for name in names]
-        fill(response, brokers=brokers, topics=found)
+        fill(response, brokers=brokers, topics=found, cluster_id=self.cluster_id)
+
+    _ClusterId = _Metadata
 
     def _SaslHandshake(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         response.error_code, response.mechanisms = error, ["PLAIN"]

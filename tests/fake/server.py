@@ -128,7 +128,7 @@ class FakeBroker:
         """Handles one request; returns whether the connection stays open."""
         key, version = _HEAD.unpack_from(frame)
         request = REQUESTS[key].decode(frame, version=version, header=True)
-        api = request.name.removesuffix("Request")
+        api = _api(request)
         fault = self._faults.take(api, self.node, request) or Fault()
         if fault.drop == "before":
             return False
@@ -155,6 +155,12 @@ class FakeBroker:
                 self.sent_while_muted += 1
                 time.sleep(early)
         connection.settimeout(None)
+
+
+def _api(request: Any) -> str:
+    """The name of a request; ``ClusterId`` for Metadata without topics, by which a client asks only for the cluster."""
+    name: str = request.name.removesuffix("Request")
+    return "ClusterId" if name == "Metadata" and request.topics == [] else name
 
 
 def _send(connection: socket.socket, encoded: bytes, dribble: float | None) -> None:

@@ -362,6 +362,10 @@ class Connection(connection.Connection):
             raise
         return opened
 
+    def request_cluster_id(self, deadline: Deadline) -> str | None:
+        """A run has one cluster."""
+        return None
+
     def send(self, request: Any, deadline: Deadline) -> None:
         if not self.closed:
             self._throttle.wait(request.name, deadline)

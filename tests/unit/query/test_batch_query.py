@@ -21,7 +21,7 @@ from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 
 GROUP = "g"
-LOOKUP_APIS = {"ApiVersions", "Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch"}
+LOOKUP_APIS = {"ClusterId", "ApiVersions", "Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch"}
 
 
 @pytest.fixture

@@ -192,8 +192,9 @@ def test_a_request_waits_until_the_broker_reads_again(fake: FakeKafka, cluster: 
 
 def test_the_throttle_times_of_the_first_and_of_an_undecoded_response_count(fake: FakeKafka, cluster: Cluster) -> None:
     cluster.metadata(None, after())
-    fake.next("ApiVersions", Fault(throttle=BEYOND))
-    assert cluster.connection(1, after(), "new").throttle_remaining > BEYOND - LONG
+    fake.next("ApiVersions", Fault(throttle=0.3))
+    assert cluster.connection(1, after(), "new").is_reusable()
+    assert fake.brokers[1].sent_while_muted == 0
     connection = cluster.connection(1, after(), "test")
     fake.next("Fetch", Fault(throttle=BEYOND))
     wanted = [FetchPartition(TopicPartition("t", 0), str(fake.ids["t"]), 0, 1000)]

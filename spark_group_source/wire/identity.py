@@ -1,0 +1,90 @@
+"""Which cluster a query reads: the one notion of it, which all of the query's connections share.
+
+An address is not a broker. If a pod's IP is reused, a blue and a green deployment change places or a DNS record is
+stale, the server at an address belongs to another cluster, which may have a topic of the same name. A query keeps to
+the cluster of its checkpoint, or to the first cluster whose id a broker reported. A broker of any other cluster counts
+as unavailable, and nothing that it answers is used. (KIP-1242 lets brokers check the same; kafka-python lacks it.)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from spark_group_source.clock import Clock, LogEvery, monotonic
+from spark_group_source.errors import OtherCluster
+
+log = logging.getLogger(__name__)
+
+WARN_AGAIN = 600.0
+"""Seconds between two warnings about one address of another cluster."""
+
+_WHAT_TO_DO = (
+    "Correct 'kafka.bootstrap.servers', or the address that the cluster's brokers advertise. To read another cluster"
+    " instead, use a new checkpointLocation."
+)
+
+
+class ClusterIdentity:
+    """The cluster of one query, one batch query or one task. Thread-safe.
+
+    Args:
+        cluster_id: the id of the cluster, if it is known before a broker reports it; empty if not.
+    """
+
+    def __init__(self, cluster_id: str = "", clock: Clock = monotonic) -> None:
+        self._id = cluster_id
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._warnings: dict[str, LogEvery] = {}
+
+    @property
+    def id(self) -> str:
+        """The cluster's id; empty as long as no broker has reported one."""
+        return self._id
+
+    def expect(self, cluster_id: str) -> bool:
+        """Makes this the cluster, whatever brokers have reported before; empty has no effect.
+
+        Returns:
+            Whether another cluster was taken for the right one until now.
+        """
+        with self._lock:
+            former, self._id = self._id, cluster_id or self._id
+            return not _may_be_same(former, self._id)
+
+    def check(self, reported: str | None, broker: str) -> None:
+        """Checks the cluster id that a broker reports, and keeps the first one.
+
+        A broker that reports none may belong to any cluster: some proxies and other makers' brokers have no id.
+
+        Args:
+            broker: names the broker in the error and the log.
+
+        Raises:
+            OtherCluster: the id is another one.
+        """
+        with self._lock:
+            self._id = self._id or reported or ""
+            if _may_be_same(self._id, reported or ""):
+                return
+            warning_due = self._warnings.setdefault(broker, LogEvery(WARN_AGAIN, self._clock)).try_acquire()
+        if warning_due:
+            log.warning(
+                "broker %s belongs to cluster '%s', and this query reads cluster '%s': treating it as unavailable."
+                " Another cluster may have taken over its address.",
+                broker,
+                reported,
+                self._id,
+            )
+        raise OtherCluster(
+            f"Broker {broker} belongs to cluster '{reported}', and this query reads cluster '{self._id}'.", _WHAT_TO_DO
+        )
+
+
+def _may_be_same(cluster_id: str, other: str) -> bool:
+    """Whether two ids may be those of one cluster; an empty one is unknown.
+
+    Case does not count: an id may be a host name (as of Azure Event Hubs), which a client may write in any case.
+    """
+    return not (cluster_id and other) or cluster_id.casefold() == other.casefold()
