@@ -38,7 +38,7 @@ _METRICS = (
     "Remove it; Kafka's own tools also show lag and commits.",
 )
 _REBOOTSTRAP = (
-    "the source uses the bootstrap servers again whenever no known broker responds",
+    "the source asks a bootstrap server as soon as one known broker does not respond",
     "Set the backoff with 'kafka.reconnect.backoff.ms' and 'kafka.reconnect.backoff.max.ms'.",
 )
 _FETCH_OFFSET = ("the driver retries until the brokers respond, and an outage does not end a query", _RETRY_BACKOFF)

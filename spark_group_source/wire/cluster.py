@@ -29,7 +29,9 @@ from spark_group_source.wire import sockets, versions, waiting
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.failures import AuthFailures, ReconnectBackoff
 from spark_group_source.wire.identity import ClusterIdentity
+from spark_group_source.wire.reachability import SERVERS
 from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.waiting import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,8 @@ class Connections:
         if kept is not None:
             kept.close()
         # Callers retry until a broker responds, so each name gets its turn.
-        self._bootstrap = self._open(random.choice(names), port, deadline)
+        name = min(names, key=lambda name: (SERVERS.failures((name, port)), random.random()))
+        self._bootstrap = self._open(name, port, deadline)
         return self._bootstrap
 
     def close_retired(self, known: Collection[int]) -> None:
@@ -210,8 +213,10 @@ class Connections:
             raise retriable from error
         except RetriableError as error:
             self._reconnect_backoff.record_failure(address, error)
+            SERVERS.record_failure(address)
             raise
         self._reconnect_backoff.record_success(address)
+        SERVERS.record_success(address)
         self._rejections.record_success()
         return opened
 
@@ -223,6 +228,9 @@ class Connections:
         """
         try:
             self._identity.check(opened.request_cluster_id(deadline), str(opened))
+        except OtherCluster:
+            opened.reject()
+            raise
         except BaseException:
             opened.close()
             raise
@@ -236,7 +244,7 @@ class Connections:
 
 GROUP = 0
 MIN_BROKER_TIMEOUT = 1.0
-"""Minimum seconds that each broker gets for a request that any broker can answer, if the deadline allows."""
+"""Minimum seconds that each broker gets for a request that any broker can answer, if that leaves others as much."""
 
 # UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
 _RETRIABLE_COORDINATOR_ERRORS = {-1, 7, 14, 15, 16}
@@ -304,7 +312,7 @@ class Cluster:
         try:
             self.identity.check(response.cluster_id, str(connection))
         except OtherCluster:
-            connection.close()
+            connection.reject()
             raise
         return parse_response(response)
 
@@ -401,7 +409,7 @@ class Cluster:
         self._brokers.clear()
         self._topics.clear()
 
-    def _call_any_broker(self, name: str, ask: Callable[[Connection, Deadline], Any], deadline: Deadline) -> Any:
+    def _call_any_broker(self, name: str, ask: Callable[[Connection, Deadline], Result], deadline: Deadline) -> Result:
         """Returns the first result of any broker. Tries all known brokers in turn, with backoff, until the deadline.
 
         Each broker gets an equal part of the time left, so that a silent broker leaves time for the others. A response
@@ -416,7 +424,7 @@ class Cluster:
             errors: list[GroupSourceError] = []
             candidates = self._candidates()
             for tried, connect in enumerate(candidates):
-                turn = deadline.at_most(max(deadline.remaining() / (len(candidates) - tried), MIN_BROKER_TIMEOUT))
+                turn = _turn(deadline, len(candidates) - tried)
                 if errors and turn.expired():
                     break
                 try:
@@ -433,15 +441,34 @@ class Cluster:
             waiting.sleep(seconds, deadline)
 
     def _candidates(self) -> list[Callable[[Deadline], Connection]]:
-        """Returns functions that connect: to connected brokers first, then known brokers, then bootstrap servers."""
-        known = sorted(self._brokers, key=lambda broker_id: (not self.is_connected(broker_id), random.random()))
+        """Returns functions that connect, in the order of the tries.
+
+        Connected brokers come first, then known brokers, then bootstrap servers; of each kind, those that failed least.
+        But the second is a bootstrap server: if all known brokers have moved and their former addresses are silent, no
+        number of them keeps the lookup from the servers that know the new ones (the aim of KIP-899).
+        """
         addresses = {(broker.host, broker.port) for broker in self._brokers.values()}
-        rest = [server for server in self.options.bootstrap_servers if server not in addresses]
-        to_known = [partial(self.connection, broker_id) for broker_id in known]
-        return [*to_known, *(partial(self._connections.to_bootstrap, *server) for server in rest)]
+        servers = [server for server in self.options.bootstrap_servers if server not in addresses]
+        servers.sort(key=lambda server: (SERVERS.failures(server), random.random()))
+        to_known = [partial(self.connection, broker_id) for broker_id in sorted(self._brokers, key=self._preference)]
+        to_bootstrap = [partial(self._connections.to_bootstrap, *server) for server in servers]
+        return [*to_known[:1], *to_bootstrap[:1], *to_known[1:], *to_bootstrap[1:]]
+
+    def _preference(self, broker_id: int) -> tuple[bool, int, float]:
+        broker = self._brokers[broker_id]
+        failures = SERVERS.failures((broker.host, broker.port))
+        return not self.is_connected(broker_id), failures, random.random()
 
     def _backoff(self) -> Backoff:
         return Backoff(self.options.retry_backoff, self.options.retry_backoff_max)
+
+
+def _turn(deadline: Deadline, left: int) -> Deadline:
+    """The time of the next of ``left`` candidates: an equal part, or a second, but only half if others wait."""
+    if left == 1:
+        return deadline
+    remaining = deadline.remaining()
+    return deadline.at_most(max(remaining / left, min(MIN_BROKER_TIMEOUT, remaining / 2)))
 
 
 def _no_answer(request: str, errors: Sequence[GroupSourceError]) -> BrokerUnavailable:

@@ -28,9 +28,11 @@ from spark_group_source.errors import (
     DeadlineExceeded,
     GroupSourceError,
     ProtocolError,
+    RetriableError,
 )
 from spark_group_source.varints import decode_unsigned
 from spark_group_source.wire import sockets, versions
+from spark_group_source.wire.reachability import ADDRESSES
 from spark_group_source.wire.settings import Sasl, WireOptions
 from spark_group_source.wire.waiting import Interrupted, sleep, wait_ready
 
@@ -307,19 +309,20 @@ class Connection:
             ProtocolError: no common version, or the server is not a Kafka broker.
         """
         sock = sockets.connect(host, port, options, deadline)
-        if options.tls is not None:
-            from spark_group_source.wire import tls
+        with _address_recorded(sock):
+            if options.tls is not None:
+                from spark_group_source.wire import tls
 
-            sock = tls.handshake(sock, _certified(host), _peer_name(host, port, broker_id), options.tls, deadline)
-        connection = cls(sock, host, port, options, broker_id)
-        try:
-            connection._check_versions(options, deadline)
-            if options.sasl is not None:
-                connection._authenticate(options.sasl, deadline)
-            connection._frame_reader.max_frame = MAX_FRAME
-        except BaseException:
-            connection.close()
-            raise
+                sock = tls.handshake(sock, _certified(host), _peer_name(host, port, broker_id), options.tls, deadline)
+            connection = cls(sock, host, port, options, broker_id)
+            try:
+                connection._check_versions(options, deadline)
+                if options.sasl is not None:
+                    connection._authenticate(options.sasl, deadline)
+                connection._frame_reader.max_frame = MAX_FRAME
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     def __str__(self) -> str:
@@ -458,6 +461,13 @@ class Connection:
         """
         self._close(abort=bool(self._in_flight))
 
+    def reject(self) -> None:
+        """Closes the connection to a server of no use: later ones try the host's other addresses first."""
+        remote = None if self._socket is None else sockets.remote_address(self._socket)
+        if remote is not None:
+            ADDRESSES.record_failure(remote)
+        self.close()
+
     def _close(self, *, abort: bool) -> None:
         sock, self._socket = self._socket, None
         self._in_flight.clear()
@@ -518,6 +528,20 @@ class Connection:
     def _malformed_response(self, request: Any) -> ProtocolError:
         self.close()
         return ProtocolError(f"Broker {self} answered {request.name} with bytes that cannot be decoded.")
+
+
+@contextlib.contextmanager
+def _address_recorded(sock: socket) -> Iterator[None]:
+    """Records whether the server at the other end answers, for the order in which a host's addresses are tried."""
+    remote = sockets.remote_address(sock)
+    try:
+        yield
+    except RetriableError:
+        if remote is not None:
+            ADDRESSES.record_failure(remote)
+        raise
+    if remote is not None:
+        ADDRESSES.record_success(remote)
 
 
 def _certified(host: str) -> str:

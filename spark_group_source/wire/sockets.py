@@ -9,13 +9,16 @@ import random
 import select
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from spark_group_source.clock import Deadline
+from spark_group_source.clock import Deadline, exponential
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
+from spark_group_source.wire.reachability import ADDRESSES, Address
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.waiting import Result, call_with_timeout, poll_readable, wait_ready
+from spark_group_source.wire.waiting import Result, call_with_timeout, poll_readable, wait_any
 
 if TYPE_CHECKING:
     import ssl
@@ -27,6 +30,11 @@ bits."""
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """Seconds without traffic before the first probe (two names of one option), seconds between two probes, and lost probes
 that end the connection. With a system's default of two hours, a request could wait for a host that is gone."""
+
+USER_TIMEOUT = {"TCP_USER_TIMEOUT": 10_000}
+"""Milliseconds until the system ends a connection whose other end acknowledges nothing (Linux only, RFC 5482). A load
+balancer or a firewall may drop an idle connection silently, and the next request would wait for its whole timeout. A
+broker that is only slow does acknowledge."""
 
 _PORT_IN_USE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 
@@ -85,26 +93,120 @@ def is_idle(sock: socket.socket) -> bool:
     return False
 
 
-def connect(host: str, port: int, options: WireOptions, deadline: Deadline) -> socket.socket:
-    """Connects to one address of the host after another and returns the socket.
+NEXT_ADDRESS = 0.25
+"""Seconds until the next address of a host is tried as well, if the last one has not answered (RFC 8305, section 5)."""
 
-    Each address gets an equal part of the time left. An address that drops packets (often an IPv6 address without a
-    route) leaves time for the others.
+FIRST_CONNECT_TIMEOUT = 2.0
+"""Seconds for the TCP handshake with an address; each failure in a row doubles them. A host that is up answers within a
+round trip, or a second later if a packet is lost. Otherwise the caller tries another server, and this one later."""
+
+
+def connect(host: str, port: int, options: WireOptions, deadline: Deadline) -> socket.socket:
+    """Connects to one of the host's addresses and returns the socket.
+
+    Addresses that failed last come last. One that drops packets (often an IPv6 address without a route) hardly delays
+    the others: see :class:`_Race`.
 
     Raises:
-        BrokerUnavailable: the host has no address, or none that accepts connections.
+        BrokerUnavailable: the host has no address, or none that accepts connections; or the port is none.
         DeadlineExceeded: the host's name was not resolved in time.
     """
-    errors: list[str] = []
-    addresses = _resolve(host, deadline)
-    local_hosts = _local_hosts(options, deadline)
-    for left, (family, _, _, _, resolved) in zip(range(len(addresses), 0, -1), addresses, strict=True):
-        remote = (resolved[0], port, *resolved[2:])
+    if not 0 < port < 2**16:
+        raise BrokerUnavailable(
+            f"Broker {address(host, port)} cannot be reached: {port} is no port.",
+            "Check the brokers' advertised.listeners.",
+        )
+    remotes = [(family, (resolved[0], port, *resolved[2:])) for family, _, _, _, resolved in _resolve(host, deadline)]
+    remotes.sort(key=lambda each: ADDRESSES.failures(each[1][:2]))
+    race = _Race(_local_hosts(options, deadline), options, deadline)
+    connected = race.run(remotes)
+    if connected is None:
+        raise BrokerUnavailable(f"Broker {address(host, port)} cannot be reached ({'; '.join(race.errors)}).")
+    return connected
+
+
+def remote_address(sock: socket.socket) -> Address | None:
+    """Returns the IP address and port at the other end, or ``None`` if the connection has ended."""
+    try:
+        ip, port = sock.getpeername()[:2]
+    except OSError:
+        return None
+    return ip, port
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One connection that is being established."""
+
+    sock: socket.socket
+    address: Address
+    deadline: Deadline
+
+
+class _Race:
+    """Connects to several addresses, of which the first that accepts wins ("happy eyeballs", RFC 8305).
+
+    Each next address is tried as soon as the one before has failed or been silent for :data:`NEXT_ADDRESS`. ``errors``
+    are the errors of the addresses that failed.
+    """
+
+    def __init__(self, local_hosts: Mapping[int, str], options: WireOptions, deadline: Deadline) -> None:
+        self.errors: list[str] = []
+        self._local_hosts = local_hosts
+        self._options = options
+        self._deadline = deadline
+        self._pending: dict[int, _Attempt] = {}
+
+    def run(self, remotes: Sequence[tuple[int, Any]]) -> socket.socket | None:
+        """Returns the first connected socket, or ``None`` if no address (with its family) accepts a connection."""
+        left = deque(remotes)
         try:
-            return _connect(family, remote, local_hosts, options, deadline.at_most(deadline.remaining() / left))
+            while left or self._pending:
+                if left:
+                    self._begin(*left.popleft())
+                winner = self._wait(self._deadline.at_most(NEXT_ADDRESS) if left else self._deadline)
+                if winner is not None:
+                    return winner
+        finally:
+            for attempt in self._pending.values():
+                attempt.sock.close()
+        return None
+
+    def _begin(self, family: int, remote: Any) -> None:
+        to = remote[:2]
+        try:
+            sock = _begin_connecting(family, remote, self._local_hosts, self._options)
         except OSError as error:
-            errors.append(f"{remote[0]}: {error}")
-    raise BrokerUnavailable(f"Broker {address(host, port)} cannot be reached ({'; '.join(errors)}).")
+            self._record_failure(to, str(error))
+            return
+        patience = exponential(FIRST_CONNECT_TIMEOUT, MAX_TIMEOUT, ADDRESSES.failures(to))
+        self._pending[sock.fileno()] = _Attempt(sock, to, self._deadline.at_most(patience))
+
+    def _wait(self, until: Deadline) -> socket.socket | None:
+        """Waits until an attempt succeeds or all have failed, but not longer than ``until``."""
+        while self._pending:
+            patience = min(attempt.deadline.remaining() for attempt in self._pending.values())
+            for descriptor in wait_any(self._pending, until.at_most(patience), select.POLLOUT):
+                attempt = self._pending.pop(descriptor)
+                code = attempt.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if not code:
+                    return attempt.sock
+                self._give_up(attempt, str(OSError(code, os.strerror(code))))
+            for descriptor, attempt in list(self._pending.items()):
+                if attempt.deadline.expired():
+                    del self._pending[descriptor]
+                    self._give_up(attempt, "timed out")
+            if until.expired():
+                break
+        return None
+
+    def _give_up(self, attempt: _Attempt, error: str) -> None:
+        attempt.sock.close()
+        self._record_failure(attempt.address, error)
+
+    def _record_failure(self, to: Address, error: str) -> None:
+        ADDRESSES.record_failure(to)
+        self.errors.append(f"{to[0]}: {error}")
 
 
 def canonical_names(host: str, deadline: Deadline) -> list[str]:
@@ -122,19 +224,17 @@ def canonical_names(host: str, deadline: Deadline) -> list[str]:
     return _resolve_in_time(look_up, "names of", host, deadline)
 
 
-def _connect(
-    family: int, remote: Any, local_hosts: Mapping[int, str], options: WireOptions, deadline: Deadline
-) -> socket.socket:
-    """Connects from any of the source ports. The system may reject a port whose last connection has just ended."""
+def _begin_connecting(family: int, remote: Any, local_hosts: Mapping[int, str], options: WireOptions) -> socket.socket:
+    """Begins to connect from any of the source ports. The system may reject a port whose last connection just ended."""
     if options.source_host is None and options.source_ports is None:
-        return _connect_from(None, family, remote, options, deadline)
+        return _begin_connecting_from(None, family, remote, options)
     if family not in local_hosts:
         kind = "IPv6" if family == socket.AF_INET6 else "IPv4"
         raise OSError(f"'kafka.source.host' is '{options.source_host}', which has no {kind} address")
     first, last = options.source_ports or (0, 0)
     for port in random.sample(range(first, last + 1), last + 1 - first):
         try:
-            return _connect_from((local_hosts[family], port), family, remote, options, deadline)
+            return _begin_connecting_from((local_hosts[family], port), family, remote, options)
         except OSError as error:
             if error.errno not in _PORT_IN_USE:
                 raise
@@ -142,9 +242,10 @@ def _connect(
     raise OSError(f"from {address(local_hosts[family], first)} to {last}: {reason}")
 
 
-def _connect_from(
-    local: tuple[str, int] | None, family: int, remote: Any, options: WireOptions, deadline: Deadline
+def _begin_connecting_from(
+    local: tuple[str, int] | None, family: int, remote: Any, options: WireOptions
 ) -> socket.socket:
+    """Returns a socket without waiting for the connection: it is writable once it is connected or has failed."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         # Buffer sizes must be set before the connect: they decide the TCP window scale.
@@ -154,7 +255,7 @@ def _connect_from(
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in KEEPALIVE.items():
+        for name, value in (KEEPALIVE | USER_TIMEOUT).items():
             if hasattr(socket, name):  # each system has some of them
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         if local is not None:
@@ -163,11 +264,7 @@ def _connect_from(
             sock.bind(local)
         sock.setblocking(False)
         code = sock.connect_ex(remote)
-        if code == errno.EINPROGRESS:
-            if not wait_ready(sock.fileno(), deadline, select.POLLOUT):
-                raise TimeoutError("timed out")
-            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
+        if code not in (0, errno.EINPROGRESS):
             raise OSError(code, os.strerror(code))
     except BaseException:
         sock.close()
@@ -197,5 +294,5 @@ def _resolve_in_time(look_up: Callable[[], Result], what: str, host: str, deadli
         return call_with_timeout(look_up, deadline, f"{what} {host}")
     except TimeoutError as error:
         raise DeadlineExceeded(f"Host '{host}' was not resolved in time.") from error
-    except (OSError, UnicodeError) as error:  # UnicodeError: an empty label, or one of more than 63 characters
+    except (OSError, ValueError) as error:  # ValueError: a NUL, an empty label, or one of more than 63 characters
         raise BrokerUnavailable(f"Host '{host}' cannot be resolved: {error}.") from error

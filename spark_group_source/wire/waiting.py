@@ -75,14 +75,24 @@ def wait_ready(descriptor: int, deadline: Deadline, events: int = select.POLLIN)
     Raises:
         Interrupted: the deadline's wakeup was set first.
     """
+    return bool(wait_any([descriptor], deadline, events))
+
+
+def wait_any(descriptors: Iterable[int], deadline: Deadline, events: int = select.POLLIN) -> set[int]:
+    """As :func:`wait_ready` for the first of several descriptors; returns those that are ready, none at the deadline.
+
+    Raises:
+        Interrupted: the deadline's wakeup was set first.
+    """
     poll = select.poll()
-    poll.register(descriptor, events)
+    for descriptor in descriptors:
+        poll.register(descriptor, events)
     if deadline.wakeup is not None:
         poll.register(deadline.wakeup.fileno(), select.POLLIN)
     ready = {each for each, _ in poll.poll(_milliseconds(deadline.remaining()))}
     if deadline.wakeup is not None and deadline.wakeup.fileno() in ready:
         raise Interrupted
-    return descriptor in ready
+    return ready
 
 
 def sleep(seconds: float, deadline: Deadline) -> None:

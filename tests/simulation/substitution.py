@@ -174,6 +174,7 @@ def substituted(*tests: str) -> Iterator[None]:
         put(
             modules["spark_group_source.fetch.visible"], "with_records", lambda ranges, *_, **__: {r.tp for r in ranges}
         )
+    modules["spark_group_source.wire.reachability"].SERVERS.clear()
     loaded = set(modules)
     try:
         yield

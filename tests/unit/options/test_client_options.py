@@ -154,6 +154,6 @@ def test_the_default_client_id_has_application_topics_or_pattern_and_process() -
 def test_tasks_keep_records_in_files_unless_spark_encrypts_its_files() -> None:
     for encrypts_files, query_id in ((False, "run 1"), (True, "")):
         application = Application("app", encrypts_files=encrypts_files)
-        (partition,) = TaskPlanner(parse_options(GOOD), source_schema(False), application, "run 1").plan([RANGE])
+        (partition,) = TaskPlanner(parse_options(GOOD), source_schema(False), application, "run 1").plan([RANGE], "")
         assert isinstance(partition, TaskPartition)
         assert partition.task.query_id == query_id

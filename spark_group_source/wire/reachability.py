@@ -1,0 +1,50 @@
+"""Which servers and addresses answered this process last, so that no connection waits again for one that is dead."""
+
+from __future__ import annotations
+
+import threading
+
+Address = tuple[str, int]
+"""A host and a port."""
+
+MAX_KEPT = 1000
+"""Addresses that failed last, of which the failures are remembered: those of a cluster may change all the time."""
+
+
+class Reachability:
+    """Counts the failures in a row of each address, for all connections of this process. Thread-safe.
+
+    Only the order and the patience of later tries depend on the counts: no address is left out for good.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failures: dict[Address, int] = {}
+
+    def record_failure(self, address: Address) -> None:
+        """Notes that nobody answered at this address, or a server that is of no use."""
+        with self._lock:
+            self._failures[address] = self._failures.pop(address, 0) + 1
+            if len(self._failures) > MAX_KEPT:
+                del self._failures[next(iter(self._failures))]
+
+    def record_success(self, address: Address) -> None:
+        """Forgets the failures of this address."""
+        with self._lock:
+            self._failures.pop(address, None)
+
+    def failures(self, address: Address) -> int:
+        """Returns how often this address has failed since it last answered."""
+        return self._failures.get(address, 0)
+
+    def clear(self) -> None:
+        """Forgets all failures."""
+        with self._lock:
+            self._failures.clear()
+
+
+SERVERS = Reachability()
+"""By the host and port that the options or the brokers' metadata name."""
+
+ADDRESSES = Reachability()
+"""By IP address and port: a host name may have several, of which only some answer."""
