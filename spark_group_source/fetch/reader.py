@@ -155,6 +155,10 @@ def _leader_epoch(position: FetchPosition, topics: Mapping[str, Topic]) -> int:
 
 
 PURPOSE = "fetch"
+CONNECT_TIME = 10.0
+"""Seconds after which a task connects to no further broker before it has requested new metadata: if many brokers do not
+answer, they may have other addresses now."""
+
 MAX_LISTED = 5
 """Maximum number of ranges that an error lists with their problems."""
 
@@ -235,7 +239,9 @@ class TaskReader:
         by_broker: dict[int, list[FetchPosition]] = defaultdict(list)
         for position, broker in self._selection.brokers(due):
             by_broker[broker].append(position)
-        for broker, positions in by_broker.items():
+        connect_by = Deadline.after(CONNECT_TIME, self._clock)
+        for broker in sorted(by_broker, key=self._preference):
+            positions = by_broker[broker]
             if broker in self._in_flight:
                 continue
             if throttled := self._cluster.throttle_remaining(broker, PURPOSE):
@@ -244,9 +250,16 @@ class TaskReader:
                     position.next_fetch_at = now + throttled
                     position.last_problem = f"broker {broker} throttles this client"
                 continue
-            self._send(broker, positions)
+            self._send(broker, positions, connect_by)
 
-    def _send(self, broker: int, positions: list[FetchPosition]) -> None:
+    def _preference(self, broker: int) -> tuple[bool, int]:
+        """Sorts connected brokers first, and last those whose connections have failed: the others need not wait."""
+        return not self._cluster.is_connected(broker, PURPOSE), self._cluster.failures(broker)
+
+    def _send(self, broker: int, positions: list[FetchPosition], connect_by: Deadline) -> None:
+        if connect_by.expired() and not self._cluster.is_connected(broker, PURPOSE):
+            self._errors.back_off(positions, f"other brokers did not answer, and broker {broker} was not tried")
+            return
         deadline = self._errors.deadline()
         max_bytes = max(self._settings.max_bytes, *(position.partition_max_bytes for position in positions))
         request = build_request(
@@ -258,7 +271,8 @@ class TaskReader:
             rack=self._replicas.rack({position.tp for position in positions}),
         )
         try:
-            connection = self._cluster.connection(broker, deadline, PURPOSE)
+            patience = deadline.at_most(self._cluster.patience(broker))
+            connection = self._cluster.connection(broker, patience, PURPOSE)
             connection.send(request, deadline)
         except RetriableError as error:
             self._errors.back_off(positions, error.happened)

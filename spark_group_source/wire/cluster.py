@@ -29,7 +29,7 @@ from spark_group_source.wire import sockets, versions, waiting
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.failures import AuthFailures, ReconnectBackoff
 from spark_group_source.wire.identity import ClusterIdentity
-from spark_group_source.wire.reachability import SERVERS
+from spark_group_source.wire.reachability import FIRST_PATIENCE, SERVERS
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Result
 
@@ -377,9 +377,20 @@ class Cluster:
         """
         return self._connections.to_broker(broker_id, self._brokers.get(broker_id), purpose, deadline)
 
+    def failures(self, broker_id: int) -> int:
+        """Returns how many connections to this broker have failed in a row, of all connections of this process."""
+        broker = self._brokers.get(broker_id)
+        return 0 if broker is None else SERVERS.failures((broker.host, broker.port))
+
+    def patience(self, broker_id: int) -> float:
+        """Returns how many seconds a new connection to this broker may take while requests to others wait for it."""
+        broker = self._brokers.get(broker_id)
+        return FIRST_PATIENCE if broker is None else SERVERS.patience((broker.host, broker.port))
+
     def is_connected(self, broker_id: int, purpose: str = "") -> bool:
-        """Whether a connection to this broker is open and has not failed as far as this thread knows."""
-        return self._connections.get(broker_id, purpose) is not None
+        """Whether a connection to this broker is open, as far as this host knows."""
+        connection = self._connections.get(broker_id, purpose)
+        return connection is not None and (connection.in_flight > 0 or connection.is_reusable())
 
     def throttle_remaining(self, broker_id: int, purpose: str = "") -> float:
         """Returns the seconds until this broker reads again from its connection for this purpose."""
@@ -455,9 +466,7 @@ class Cluster:
         return [*to_known[:1], *to_bootstrap[:1], *to_known[1:], *to_bootstrap[1:]]
 
     def _preference(self, broker_id: int) -> tuple[bool, int, float]:
-        broker = self._brokers[broker_id]
-        failures = SERVERS.failures((broker.host, broker.port))
-        return not self.is_connected(broker_id), failures, random.random()
+        return not self.is_connected(broker_id), self.failures(broker_id), random.random()
 
     def _backoff(self) -> Backoff:
         return Backoff(self.options.retry_backoff, self.options.retry_backoff_max)

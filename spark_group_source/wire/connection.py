@@ -313,7 +313,7 @@ class Connection:
             if options.tls is not None:
                 from spark_group_source.wire import tls
 
-                sock = tls.handshake(sock, _certified(host), _peer_name(host, port, broker_id), options.tls, deadline)
+                sock = tls.handshake(sock, host, _peer_name(host, port, broker_id), options.tls, deadline)
             connection = cls(sock, host, port, options, broker_id)
             try:
                 connection._check_versions(options, deadline)
@@ -488,7 +488,7 @@ class Connection:
 
         started_at = deadline.clock()
         seconds = sasl.authenticate(
-            settings, _certified(self.host), str(self), lambda request: self.call(request, deadline), deadline
+            settings, self.host.removesuffix("."), str(self), lambda request: self.call(request, deadline), deadline
         )
         if seconds is not None:
             self._reauthenticate_by = Deadline(started_at + seconds, deadline.clock)
@@ -542,11 +542,6 @@ def _address_recorded(sock: socket) -> Iterator[None]:
         raise
     if remote is not None:
         ADDRESSES.record_success(remote)
-
-
-def _certified(host: str) -> str:
-    """The host as certificates, tickets and signatures name it: without the dot that ends an absolute name in DNS."""
-    return host.removesuffix(".")
 
 
 def _peer_name(host: str, port: int, broker_id: int | None) -> str:

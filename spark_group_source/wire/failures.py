@@ -76,10 +76,11 @@ Address = tuple[str, int]
 
 @dataclass(slots=True)
 class _Failures:
-    """The failures of one address in a row; ``happened`` and ``action`` are those of the last error."""
+    """The failures of one address in a row; ``kind``, ``happened`` and ``action`` are those of the last error."""
 
     backoff: Backoff
     retry_at: float = 0.0
+    kind: type[BrokerUnavailable] = BrokerUnavailable
     happened: str = ""
     action: str = ""
 
@@ -107,7 +108,7 @@ class ReconnectBackoff:
         """
         failures = self._failures.get(address)
         if failures is not None and self._clock() < failures.retry_at:
-            raise BrokerUnavailable(failures.happened, failures.action)
+            raise failures.kind(failures.happened, failures.action)
 
     def connect_timeout(self, address: Address) -> float:
         """Returns how many seconds the next connection may take."""
@@ -123,6 +124,7 @@ class ReconnectBackoff:
             failures = self._failures[address] = _Failures(Backoff(initial, maximum, chance=self._chance))
         failures.retry_at = self._clock() + failures.backoff.next()
         # Not the error itself: its traceback would keep the connection alive.
+        failures.kind = type(error) if isinstance(error, BrokerUnavailable) else BrokerUnavailable
         failures.happened, failures.action = error.happened, error.action
 
     def record_success(self, address: Address) -> None:

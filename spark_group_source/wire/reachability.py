@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import threading
 
+from spark_group_source.clock import exponential
+
 Address = tuple[str, int]
 """A host and a port."""
 
 MAX_KEPT = 1000
 """Addresses that failed last, of which the failures are remembered: those of a cluster may change all the time."""
+
+
+FIRST_PATIENCE, MAX_PATIENCE = 2.0, 60.0
+"""Seconds for the first try of an address; each failure in a row doubles them, up to the maximum. A host that is up
+answers within a round trip, or a second later if a packet is lost."""
 
 
 class Reachability:
@@ -36,6 +43,10 @@ class Reachability:
     def failures(self, address: Address) -> int:
         """Returns how often this address has failed since it last answered."""
         return self._failures.get(address, 0)
+
+    def patience(self, address: Address) -> float:
+        """Returns how many seconds to wait for this address while others could be tried."""
+        return exponential(FIRST_PATIENCE, MAX_PATIENCE, self.failures(address))
 
     def clear(self) -> None:
         """Forgets all failures."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from spark_group_source.clock import Deadline, exponential
+from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
 from spark_group_source.wire.reachability import ADDRESSES, Address
 from spark_group_source.wire.settings import WireOptions
@@ -96,10 +96,6 @@ def is_idle(sock: socket.socket) -> bool:
 NEXT_ADDRESS = 0.25
 """Seconds until the next address of a host is tried as well, if the last one has not answered (RFC 8305, section 5)."""
 
-FIRST_CONNECT_TIMEOUT = 2.0
-"""Seconds for the TCP handshake with an address; each failure in a row doubles them. A host that is up answers within a
-round trip, or a second later if a packet is lost. Otherwise the caller tries another server, and this one later."""
-
 
 def connect(host: str, port: int, options: WireOptions, deadline: Deadline) -> socket.socket:
     """Connects to one of the host's addresses and returns the socket.
@@ -140,6 +136,7 @@ class _Attempt:
 
     sock: socket.socket
     address: Address
+    began_at: float
     deadline: Deadline
 
 
@@ -179,8 +176,8 @@ class _Race:
         except OSError as error:
             self._record_failure(to, str(error))
             return
-        patience = exponential(FIRST_CONNECT_TIMEOUT, MAX_TIMEOUT, ADDRESSES.failures(to))
-        self._pending[sock.fileno()] = _Attempt(sock, to, self._deadline.at_most(patience))
+        patience = ADDRESSES.patience(to)  # then the caller tries another server, and this one later
+        self._pending[sock.fileno()] = _Attempt(sock, to, self._deadline.clock(), self._deadline.at_most(patience))
 
     def _wait(self, until: Deadline) -> socket.socket | None:
         """Waits until an attempt succeeds or all have failed, but not longer than ``until``."""
@@ -190,6 +187,7 @@ class _Race:
                 attempt = self._pending.pop(descriptor)
                 code = attempt.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if not code:
+                    self._won(attempt)
                     return attempt.sock
                 self._give_up(attempt, str(OSError(code, os.strerror(code))))
             for descriptor, attempt in list(self._pending.items()):
@@ -199,6 +197,12 @@ class _Race:
             if until.expired():
                 break
         return None
+
+    def _won(self, winner: _Attempt) -> None:
+        """Lets the next connection try the winner first: those that began before it were slow, or are dead."""
+        for attempt in self._pending.values():
+            if attempt.began_at < winner.began_at:
+                ADDRESSES.record_failure(attempt.address)
 
     def _give_up(self, attempt: _Attempt, error: str) -> None:
         attempt.sock.close()

@@ -224,7 +224,8 @@ def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadli
     """Returns the socket with TLS over it, which owns ``sock``; closes ``sock`` if the handshake fails.
 
     Args:
-        host: the host that the broker's certificate must name.
+        host: the host that the broker's certificate must name. The dot at the end of an absolute name in DNS is no part
+            of the name in certificates (RFC 6066, section 3).
         broker: names the broker in errors.
 
     Raises:
@@ -236,7 +237,8 @@ def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadli
     """
     owner, peer = sock, broker_peer(broker)
     try:
-        secured = ssl_context(settings).wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+        name = host.removesuffix(".")
+        secured = ssl_context(settings).wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
         owner = secured
         secured.setblocking(False)
         _complete_handshake(secured, deadline)

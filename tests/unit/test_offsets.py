@@ -58,6 +58,14 @@ def test_a_batch_that_repeats_the_last_one_has_another_json_text_and_no_other_ba
     assert BatchOffset.from_json(json.loads(json.dumps(repeated.as_json()))) == repeated != offset
 
 
+def test_the_cluster_survives_json_text_and_is_left_out_if_it_is_unknown() -> None:
+    unknown = BatchOffset.of([OffsetRange("t", 0, 3, 7, "id")], "g")
+    known = replace(unknown, cluster="cluster 1")
+    assert known.as_json() == {**unknown.as_json(), "cluster": "cluster 1"}
+    assert BatchOffset.from_json(json.loads(json.dumps(known.as_json()))) == known != unknown
+    assert BatchOffset.from_json(unknown.as_json()).cluster == ""
+
+
 def test_version_1_offsets_are_read_with_unknown_epoch_and_group() -> None:
     logged = {"topics": {"t": {"id": "id", "partitions": {"0": [2, 2], "1": [5, 9]}}}, "version": 1}
     expected = BatchOffset.of([OffsetRange("t", 0, 2, 2, "id", -1), OffsetRange("t", 1, 5, 9, "id", -1)], "")

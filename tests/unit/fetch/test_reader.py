@@ -26,6 +26,7 @@ from spark_group_source.fetch.reader import TaskReader, read
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.responses import DecodeLimits
+from spark_group_source.wire import reachability
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import MAX_FRAME
 from tests.fake import FakeKafka, Fault, releases
@@ -414,3 +415,26 @@ def test_kept_connections_release_their_receive_buffers(fake: FakeKafka) -> None
     receivers = [each._frame_reader for each in kept._connections._by_purpose.values()]
     assert receivers
     assert not any(each._spare_buffer or each._buffer for each in receivers)
+
+
+def test_leaders_that_have_all_moved_away_silently_are_looked_up_before_each_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reachability, "FIRST_PATIENCE", 1.0)
+    monkeypatch.setattr(reader, "CONNECT_TIME", 0.5)
+    former = range(1, 13)
+    with FakeKafka(brokers=13) as fake:
+        fake.create_topic("t", partitions=len(former))
+        for number in range(len(former)):
+            fill(fake, partition=number)
+        ranges = [(number, 0, 20) for number in range(len(former))]
+        wanted = task(fake, *ranges, poll_timeout=8.0, request_timeout=5.0)
+        wire = replace(wanted.wire, connect_timeout=LONG, connect_timeout_max=LONG)
+        wanted = replace(wanted, wire=replace(wire, bootstrap_servers=(("127.0.0.1", fake.brokers[13].port),)))
+        assert len(offsets(read(wanted))) == 20 * len(former)
+        for node in former:
+            fake.brokers[node].hung = True
+            fake.brokers[node].disconnect()
+            fake.elect("t", node - 1, leader=13)
+        fake.fenced = set(former)
+        assert len(offsets(read(wanted))) == 20 * len(former)

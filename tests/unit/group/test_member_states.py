@@ -269,6 +269,19 @@ def test_a_revocation_waits_for_what_is_awaited_when_it_begins_although_nobody_h
     member.close()
 
 
+def test_a_member_that_leaves_without_its_thread_leaves_in_its_own_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"kafka.bootstrap.servers": "x:1", "subscribe": "t", "kafka.group.id": "g"}
+    settings = parse_options(options).with_client_id("test").group
+    own = Cluster(settings.wire)
+    member = Member(own, settings, SimpleNamespace(awaited=frozenset))
+    used: list[Cluster] = []
+    monkeypatch.setattr(member._protocol, "leave", used.append)
+    member._leave_without_thread()
+    member.close()
+    assert used[0] is not own
+    assert used[0].identity is own.identity
+
+
 def test_a_member_joins_with_the_id_from_the_coordinator() -> None:
     after, actions = run(ClassicMembership(), RequestFailed(ErrorAction.MEMBER_ID_REQUIRED, "why", member_id="m-9"))
     assert (after.member_id, actions) == ("m-9", [Join()])

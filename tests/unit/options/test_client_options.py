@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from operator import attrgetter
 
 from spark_group_source.group.settings import Subscription
@@ -10,9 +11,11 @@ from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.unsupported import UNSUPPORTED
+from spark_group_source.spark.batch import GroupBatchReader
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application, TaskPartition, TaskPlanner
+from tests.fake import FakeKafka
 from tests.unit.options.test_options import GOOD, PATTERN
 
 OPTION_KEYS = {option.name.removeprefix("kafka.") for option in OPTIONS if option.name.startswith("kafka.")}
@@ -130,6 +133,20 @@ def partitions_of(given: dict[str, str], *ranges: OffsetRange) -> list[TaskParti
 
 
 RANGE = OffsetRange("t", 0, 0, 10, "id")
+
+
+def test_tasks_of_a_stream_and_of_a_batch_query_know_their_cluster() -> None:
+    reader = GroupStreamReader(parse_options(GOOD), source_schema(False), Application("app"))
+    logged = replace(BatchOffset.of([RANGE]), cluster="cluster 1").as_json()
+    (partition,) = reader.partitions(BatchOffset().as_json(), logged)
+    assert isinstance(partition, TaskPartition)
+    assert partition.task.cluster_id == "cluster 1"
+    with FakeKafka() as fake:
+        fake.produce(fake.create_topic("t"), ["a"])
+        options = parse_options({"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t"})
+        (partition,) = GroupBatchReader(options, source_schema(False), Application("app"), []).partitions()
+        assert isinstance(partition, TaskPartition)
+        assert partition.task.cluster_id == fake.cluster_id
 
 
 def test_task_size_options_reach_the_task_splitting() -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,8 +18,9 @@ from kafka.protocol.metadata import FindCoordinatorResponse
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
-from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.text import Secret
+from spark_group_source.wire.connection import MAX_FRAME_BEFORE_SIGN_IN, Connection
+from spark_group_source.wire.settings import Sasl, WireOptions
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.fake import FakeKafka, Fault
 from tests.unit.wire.messages import answer, coordinator, encoded, framed, heartbeat
@@ -247,3 +249,24 @@ def test_a_response_with_a_changed_byte_is_decoded_or_raises_one_of_our_errors()
         broken = bytearray(FOUND)
         broken[chance.randrange(len(broken))] = chance.randrange(256)
         received(bytes(broken))
+
+
+def test_a_large_response_before_the_sign_in_is_rejected_before_memory_is_allocated(fake: FakeKafka) -> None:
+    announced = struct.pack(">i", MAX_FRAME_BEFORE_SIGN_IN + 1)
+    options = replace(OPTIONS, sasl=Sasl("PLAIN", "alice", Secret("secret")))
+    for api in ("ApiVersions", "SaslHandshake", "SaslAuthenticate"):
+        fake.next(api, Fault(raw=announced))
+        with pytest.raises(ProtocolError, match=f"announces a response of {MAX_FRAME_BEFORE_SIGN_IN + 1} bytes"):
+            Connection.open("127.0.0.1", fake.brokers[1].port, options, after())
+    with closing(Connection.open("127.0.0.1", fake.brokers[1].port, options, after())) as connection:
+        fake.next("Heartbeat", Fault(raw=announced))
+        with pytest.raises(DeadlineExceeded):
+            connection.call(heartbeat(), after(SHORT))
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("127.0.0.1", -1), ("127.0.0.1", 0), ("127.0.0.1", 2**16), ("", 9092), ("a\0b", 9092)]
+)
+def test_an_advertised_address_that_is_none_is_an_unavailable_broker(host: str, port: int) -> None:
+    with pytest.raises(BrokerUnavailable):
+        Connection.open(host, port, OPTIONS, after(), broker_id=1)

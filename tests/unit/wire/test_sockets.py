@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
 from spark_group_source.testing.broker import free_ports
-from spark_group_source.wire import sockets
+from spark_group_source.wire import reachability, sockets
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.reachability import ADDRESSES, MAX_KEPT, SERVERS
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import poll_readable
 from tests.fake import FakeKafka
@@ -58,6 +60,8 @@ def test_a_connection_to_a_host_that_is_gone_ends_within_half_a_minute(server: s
         idle = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"
         names = (idle, "TCP_KEEPINTVL", "TCP_KEEPCNT")
         seconds, interval, count = (sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
     assert seconds + interval * count == 30
 
 
@@ -137,3 +141,120 @@ def test_the_longest_timeouts_of_options_work_on_this_system(server: socket.sock
         sockets.set_timeout(sock, longest)
         server.accept()[0].close()
         assert poll_readable([sock.fileno()], longest.remaining())
+
+
+DEAD, SILENT, ALIVE = "127.0.0.2", "127.0.0.3", LOOPBACK
+
+
+@pytest.fixture(autouse=True)
+def nothing_known() -> None:
+    SERVERS.clear()
+    ADDRESSES.clear()
+
+
+@pytest.fixture
+def dead(server: socket.socket) -> Iterator[int]:
+    """The port of ``server``, at which another address drops every packet that would open a connection."""
+    port: int = server.getsockname()[1]
+    with socket.socket() as full, contextlib.ExitStack() as fillers:
+        full.bind((DEAD, port))
+        full.listen(0)
+        for _ in range(2):
+            filler = fillers.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex((DEAD, port))
+        yield port
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that connections were tried to, in order."""
+    found: list[str] = []
+    begin = sockets._begin_connecting
+
+    def recorded(family: int, remote: Any, *more: Any) -> socket.socket:
+        found.append(remote[0])
+        return begin(family, remote, *more)
+
+    monkeypatch.setattr(sockets, "_begin_connecting", recorded)
+    return found
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 0)) for each in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+
+def test_an_address_that_drops_packets_delays_only_the_first_connection(
+    dead: int, tried: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reachability, "FIRST_PATIENCE", LONG)
+    resolve_to(monkeypatch, DEAD, ALIVE)
+    for _ in range(3):
+        with sockets.connect("broker", dead, WireOptions((), "test"), after(LONG / 4)) as sock:
+            assert sock.getpeername()[0] == ALIVE
+    assert tried == [DEAD, ALIVE, ALIVE, ALIVE]
+
+
+def test_a_dead_address_is_given_up_before_the_deadline_and_then_gets_longer(
+    dead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reachability, "FIRST_PATIENCE", 0.05)
+    resolve_to(monkeypatch, DEAD)
+    for failures in range(3):
+        assert ADDRESSES.failures((DEAD, dead)) == failures
+        with pytest.raises(BrokerUnavailable, match=rf"broker:{dead} cannot be reached \({DEAD}: timed out\)"):
+            sockets.connect("broker", dead, WireOptions((), "test"), after())
+
+
+def test_refused_and_dead_addresses_leave_the_connection_to_the_last_one(
+    dead: int, tried: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing = ["127.0.0.4", "127.0.0.5"]
+    resolve_to(monkeypatch, refusing[0], DEAD, refusing[1], ALIVE)
+    sockets.connect("broker", dead, WireOptions((), "test"), after()).close()
+    assert tried == [refusing[0], DEAD, refusing[1], ALIVE]
+    resolve_to(monkeypatch, *refusing)
+    with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.4: .*refused; 127\.0\.0\.5: .*refused\)"):
+        sockets.connect("broker", dead, WireOptions((), "test"), after())
+
+
+def test_the_deadline_ends_the_race(dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to(monkeypatch, DEAD)
+    for seconds in (0.0, 0.05):
+        with pytest.raises(BrokerUnavailable, match="timed out"):
+            sockets.connect("broker", dead, WireOptions((), "test"), after(seconds))
+
+
+def test_a_server_that_accepts_and_stays_silent_leaves_the_name_to_its_other_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with FakeKafka() as fake, socket.create_server((SILENT, fake.brokers[1].port)):
+        resolve_to(monkeypatch, SILENT, ALIVE)
+        servers = (("kafka", fake.brokers[1].port),)
+        options = WireOptions(servers, "test", connect_timeout=0.2, connect_timeout_max=0.2)
+        for _ in range(2):
+            with closing(Cluster(options)) as cluster:
+                assert cluster.metadata(None, after()).brokers
+    assert fake.request_count("ApiVersions") == 2
+
+
+def test_a_bootstrap_server_that_failed_is_tried_after_the_others() -> None:
+    with FakeKafka(brokers=2) as fake, socket.create_server((SILENT, 0)) as silent:
+        address = silent.getsockname()
+        SERVERS.record_failure(address)
+        servers = (address, *(("localhost", broker.port) for broker in fake.brokers.values()))
+        for _ in range(5):
+            with closing(Cluster(WireOptions(servers, "test"))) as cluster:
+                assert cluster.metadata(None, after()).brokers
+        assert not poll_readable([silent.fileno()], 0)
+
+
+def test_the_failures_of_many_addresses_are_bounded() -> None:
+    for port in range(MAX_KEPT + 10):
+        ADDRESSES.record_failure(("b", port))
+        ADDRESSES.record_failure(("kept", 1))
+    assert len(ADDRESSES._failures) == MAX_KEPT
+    assert ADDRESSES.failures(("kept", 1)) == MAX_KEPT + 10
+    ADDRESSES.record_success(("kept", 1))
+    assert ADDRESSES.failures(("kept", 1)) == 0

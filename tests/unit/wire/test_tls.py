@@ -80,13 +80,16 @@ class Peer:
             self.tls.write(text)
         return self._outgoing.read()
 
+    def close(self) -> None:
+        self.connection.close()
+        self.socket.close()
+
 
 @pytest.fixture
 def peer(authority: Authority, shake: Shake) -> Iterator[Peer]:
     made = Peer(authority.issue("broker", file="broker.pem"), shake)
     yield made
-    made.connection.close()
-    made.socket.close()
+    made.close()
 
 
 @pytest.mark.parametrize("closes", [False, True])
@@ -122,6 +125,11 @@ def test_a_wakeup_or_the_deadline_ends_the_wait_within_a_tls_record(peer: Peer, 
         peer.connection.send(heartbeat(), after())
         with pytest.raises(DeadlineExceeded):
             peer.connection.receive(Deadline.after(SHORT, wakeup=later))
+
+
+def test_an_absolute_host_name_is_certified_without_its_dot(authority: Authority) -> None:
+    file = authority.issue("broker", file="broker.pem")
+    Peer(file, lambda ours: tls.handshake(ours, "broker.", "b:1", Tls(ca_file=str(authority.file)), after())).close()
 
 
 def test_a_tls_handshake_with_a_silent_peer_times_out(authority: Authority) -> None:
