@@ -1,0 +1,74 @@
+"""Two real clusters with a topic of one name whose addresses change places: Spark reads and commits only its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_group_source.testing import EmbeddedKafka
+from tests.integration.conftest import Read
+from tests.integration.query_process import eventually, source_options
+from tests.integration.redirect import HOST, Redirect
+from tests.integration.standing import caught_up
+
+pytestmark = pytest.mark.slow
+
+PARTITIONS, FIRST, SECOND = 4, 20, 10
+"""Records of each partition before and after the change."""
+
+
+class Redirected:
+    """A cluster of one broker that advertises an address of its own."""
+
+    def __init__(self, stack: ExitStack, arguments: dict[str, Any]) -> None:
+        self.address = stack.enter_context(closing(Redirect()))
+        advertised = {"advertised.listeners": f"PLAINTEXT://{HOST}:{self.address.port}"}
+        self.kafka = stack.enter_context(EmbeddedKafka(heap="384m", config=advertised, **arguments))
+        self.port = int(self.kafka.bootstrap_servers.rsplit(":")[-1])
+        self.address.to(self.port)
+
+    def produce(self, topic: str, value: str, count: int) -> None:
+        with self.kafka.producer() as producer:  # a kept one may have reached the other cluster
+            for number in range(PARTITIONS * count):
+                producer.send(topic, value.encode(), partition=number % PARTITIONS)
+
+
+@pytest.fixture(scope="module")
+def clusters(embedded_kafka_arguments: dict[str, Any]) -> Iterator[tuple[Redirected, Redirected]]:
+    with ExitStack() as stack:
+        yield Redirected(stack, embedded_kafka_arguments), Redirected(stack, embedded_kafka_arguments)
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_a_query_waits_while_another_cluster_has_its_brokers_address(
+    spark: SparkSession, clusters: tuple[Redirected, Redirected], read: Read, group: str, fail_on_data_loss: str
+) -> None:
+    own, other = clusters
+    name = f"orders-{fail_on_data_loss}"
+    for cluster in clusters:
+        cluster.kafka.create_topic(name, partitions=PARTITIONS)
+    own.produce(name, "own", FIRST)
+    other.produce(name, "foreign", 2 * FIRST)
+    more = {"failOnDataLoss": fail_on_data_loss, "kafka.metadata.max.age.ms": "500"}
+    frame = spark.readStream.format("kafka-group").options(**source_options(own.kafka, name, group, **more))
+    first = read(frame.load(), "checkpoint")
+    eventually(lambda: len(first.values) == PARTITIONS * FIRST, what="reading all")
+    connections = own.address.connections
+    own.address.to(other.port)
+    eventually(lambda: own.address.connections > connections + 20, what="checks of the other cluster")
+    assert first.query.exception() is None
+    own.address.to(own.port)
+    own.produce(name, "own", SECOND)
+    eventually(lambda: len(first.values) == PARTITIONS * (FIRST + SECOND), what="reading on")
+    eventually(lambda: caught_up(own.kafka, name, group), what="the commits")
+    assert set(first.values) == {"own"}
+    first.stop()
+    assert group not in other.kafka.active_groups()
+    assert other.kafka.committed(group, name) == {}
+    wrong = read(frame.option("kafka.bootstrap.servers", other.kafka.bootstrap_servers).load(), "checkpoint")
+    assert "[OTHER_CLUSTER]" in wrong.error()
+    assert wrong.values == []
