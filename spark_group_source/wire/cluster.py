@@ -460,7 +460,7 @@ class Cluster:
         """
         addresses = {(broker.host, broker.port) for broker in self._brokers.values()}
         servers = [server for server in self.options.bootstrap_servers if server not in addresses]
-        servers.sort(key=lambda server: (SERVERS.failures(server), random.random()))
+        servers.sort(key=SERVERS.failures)  # of equals the first one that the option names
         to_known = [partial(self.connection, broker_id) for broker_id in sorted(self._brokers, key=self._preference)]
         to_bootstrap = [partial(self._connections.to_bootstrap, *server) for server in servers]
         return [*to_known[:1], *to_bootstrap[:1], *to_known[1:], *to_bootstrap[1:]]

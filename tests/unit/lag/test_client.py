@@ -15,7 +15,9 @@ from tests.fake import FakeKafka, Fault
 from tests.fake.classic_group import FakeMember
 
 GROUP = "g"
-ALLOWED_REQUESTS = {"ApiVersions", "Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch", "DescribeGroups"}
+ALLOWED_REQUESTS = {
+    *("ApiVersions", "ClusterId", "Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch", "DescribeGroups")
+}
 
 
 @pytest.fixture

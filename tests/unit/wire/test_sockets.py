@@ -244,7 +244,7 @@ def test_a_bootstrap_server_that_failed_is_tried_after_the_others() -> None:
         address = silent.getsockname()
         SERVERS.record_failure(address)
         servers = (address, *(("localhost", broker.port) for broker in fake.brokers.values()))
-        for _ in range(20):
+        for _ in range(3):
             with closing(Cluster(WireOptions(servers, "test"))) as cluster:
                 assert cluster.metadata(None, after()).brokers
         assert not poll_readable([silent.fileno()], 0)
