@@ -173,8 +173,8 @@ class BatchOffset:
         "version": 3}``, and if there are any ``"resets": {name: [0]}`` and ``"starts": {name: {"id": id, "partitions":
         {"0": [offset, epoch] or null}}}``, before ``{name: {"0": offset or null}}``. A start with a time ``since`` is
         ``[null, epoch, since, leaderless]``. A partition that nobody has moved has no lineage, and then no epoch either
-        if that is unknown. ``"repeated": true`` is left out if it is false, ``"cluster": id`` if it is unknown. Releases
-        of this version that know no cluster ignore it.
+        if that is unknown. ``"repeated": true`` is left out if it is false, ``"cluster": id`` if it is unknown.
+        Releases of this version that know no cluster ignore it.
         """
         topics: dict[str, Any] = {}
         for read in sorted(self.ranges.values()):
