@@ -2,6 +2,22 @@
 
 Each layout is one Fetch response of about 4 MB. The decoder checks its checksums. The figure is the minimum CPU time of
 several runs, so that other work on the machine has little effect.
+
+``records/boundaries.py`` has constants that decide between two ways to find records. CPU time in ns a record with other
+values of them:
+
+====================== ==================== =================================== ======================
+constant               values               layout                              ns a record
+====================== ==================== =================================== ======================
+_MAX_SEQUENTIAL_LANES  8, 32, 128, 256      100 B, record batches of 16 kB      63, 63, 64, 157
+_MAX_SEQUENTIAL_LANES  8, 32, 128, 256      skewed sizes                        300, 281, 278, 281
+_MIN_RECORDS_OF_BLOCK  0, 25, 100, all      8.3 kB                              2175, 1569, 1568, 1579
+_MIN_RECORDS_OF_BLOCK  0, 25, 100, all      100 B and some of 10 kB             133, 135, 127, 198
+_MAX_SPLIT_RECORD_SIZE 0, 400, 1200         100 B, record batches of 1 MB       151, 73, 73
+_MAX_SPLIT_RECORD_SIZE 0, 400, 1200         20 to 2000 B                        251, 255, 299
+_LANES_PER_SQRT        0.5, 1.3, 3          100 B, record batches of 256 kB     79, 72, 71
+_LANES_PER_SQRT        0.5, 1.3, 3          1 B, record batches of 1 MB         72, 62, 67
+====================== ==================== =================================== ======================
 """
 
 from __future__ import annotations

@@ -92,11 +92,7 @@ def decode_varint(memory: Sequence[int], start: int) -> tuple[int, int]:
 MIN_RECORD_SIZE = 7
 """Bytes of the smallest record: a length, attributes, two deltas, two lengths and a count, of one byte each."""
 
-# CPU time in ns a record (jobs/benchmark/decode.py) with other values of
-# _MAX_SEQUENTIAL_LANES (8 / 32 / 128 / 256): 100 B in 16 kB 63 / 63 / 64 / 157, skewed sizes 300 / 281 / 278 / 281
-# _MIN_RECORDS_OF_BLOCK (0 / 25 / 100 / all): 8.3 kB 2175 / 1569 / 1568 / 1579, 100 B and 10 kB 133 / 135 / 127 / 198
-# _MAX_SPLIT_RECORD_SIZE (0 / 400 / 1200): 100 B in 1 MB 151 / 73 / 73, 20 to 2000 B 251 / 255 / 299
-# _LANES_PER_SQRT (0.5 / 1.3 / 3): 100 B in 256 kB 79 / 72 / 71, 1 B in 1 MB 72 / 62 / 67
+# jobs/benchmark/decode.py has the measurements behind the values that follow.
 _BLOCK_STEPS = 16
 """Steps between two checks for lanes that ended."""
 _MAX_SEQUENTIAL_LANES = 32
