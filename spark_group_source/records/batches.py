@@ -130,36 +130,34 @@ class RecordBatches:
             CorruptRecords: a header that the range needs is damaged.
             UnsupportedRecords: a record batch that the range needs is in another format.
         """
+        offsets = self._offset_ranges(start)
+        wrong = offsets.impossible() | offsets.behind(high_watermark) | offsets.contradict_neighbours()
+        wrong[:1] |= offsets.nexts[:1] <= start
+        count = int(np.argmax(wrong)) if wrong.any() else len(wrong)
+        covered = int(offsets.nexts[count - 1]) if count else start
+        # Of the first two either may be wrong, if the range starts within a record batch.
+        if (covered < end or offsets.overlap_next()[:1].any()) and count < len(wrong):
+            raise BatchLocation(self.tp, covered).corrupt("its header contradicts those before and after it")
+        if covered < end and self.damage is not None:
+            raise self._unreadable_header(self.damage, covered, high_watermark)
+        if count == len(wrong) > 1 and not offsets.contiguous()[-1] and covered < high_watermark:
+            count -= 1
+        return RecordBatches(self.tp, self.records[: self.boundaries[count]], self.boundaries[: count + 1])
+
+    def _offset_ranges(self, start: int) -> _OffsetRanges:
         size = max(len(self.records) - HEADER_SIZE + 1, 0)
         overlapping = np.ndarray(size, f"V{HEADER_SIZE}", self.records, strides=(1,))
         headers = overlapping[np.array(self.boundaries[:-1], np.intp)].view(HEADER)
         bases = headers["base_offset"].astype(np.int64)
-        nexts = bases + headers["last_offset_delta"] + 1
-        wrong = (nexts <= bases) | (bases < 0) | (nexts > high_watermark)
-        wrong[:1] |= nexts[:1] <= start
-        contiguous = bases == np.concatenate([[start], nexts[:-1]])
-        overlaps = np.append(nexts[:-1] > bases[1:], [False] * len(nexts[:1]))
-        # Of two that overlap the second one is wrong, if the first one follows its predecessor without a gap.
-        wrong[1:] |= (overlaps & contiguous)[:-1]
-        wrong |= overlaps & ~contiguous
-        count = int(np.argmax(wrong)) if wrong.any() else len(wrong)
-        covered = int(nexts[count - 1]) if count else start
-        # Of the first two either may be wrong, if the range starts within a record batch.
-        if (covered < end or overlaps[:1].any()) and count < len(wrong):
-            raise BatchLocation(self.tp, covered).corrupt("its header contradicts those before and after it")
-        if covered < end and self.damage is not None:
-            # A wrong length leads to bytes that are no header: what they say of offset and format misleads.
-            at = self.location(self.boundaries[-1]).base_offset
-            raise (
-                self.damage
-                if covered <= at < high_watermark
-                else BatchLocation(self.tp, covered).corrupt(
-                    "no header of a record batch is where the one before it ends"
-                )
-            )
-        if count == len(wrong) > 1 and not contiguous[-1] and covered < high_watermark:
-            count -= 1
-        return RecordBatches(self.tp, self.records[: self.boundaries[count]], self.boundaries[: count + 1])
+        return _OffsetRanges(start, bases, bases + headers["last_offset_delta"] + 1)
+
+    def _unreadable_header(self, damage: RecordsError, covered: int, high_watermark: int) -> RecordsError:
+        """The error for the header behind the last record batch, whose offsets end before ``covered``."""
+        at = self.location(self.boundaries[-1]).base_offset
+        if covered <= at < high_watermark:
+            return damage
+        # A wrong length leads to bytes that are no header: what they say of offset and format misleads.
+        return BatchLocation(self.tp, covered).corrupt("no header of a record batch is where the one before it ends")
 
     def copy_between(self, start: int, end: int) -> RecordBatches | None:
         """A copy of the record batches with offsets in ``[start, end)``; None if there are none."""
@@ -193,6 +191,38 @@ class RecordBatches:
         """The location of the record batch at ``position``, for an error."""
         (base_offset,) = _BASE_OFFSET.unpack_from(self.records, position)
         return BatchLocation(self.tp, base_offset)
+
+
+class _OffsetRanges(NamedTuple):
+    """The offsets ``[bases[i], nexts[i])`` of each record batch in a response, which was fetched from ``start``."""
+
+    start: int
+    bases: npt.NDArray[np.int64]
+    nexts: npt.NDArray[np.int64]
+
+    def impossible(self) -> npt.NDArray[np.bool_]:
+        """Whether each one ends before it begins, or begins below zero."""
+        return (self.nexts <= self.bases) | (self.bases < 0)
+
+    def behind(self, high_watermark: int) -> npt.NDArray[np.bool_]:
+        """Whether each one ends behind the high watermark."""
+        return self.nexts > high_watermark
+
+    def contiguous(self) -> npt.NDArray[np.bool_]:
+        """Whether each one begins where the one before it ends, or the first one at ``start``."""
+        expected: npt.NDArray[np.int64] = np.concatenate([[self.start], self.nexts[:-1]])
+        return np.equal(self.bases, expected)
+
+    def overlap_next(self) -> npt.NDArray[np.bool_]:
+        """Whether each one ends behind the start of the next one."""
+        return np.append(self.nexts[:-1] > self.bases[1:], [False] * len(self.nexts[:1]))
+
+    def contradict_neighbours(self) -> npt.NDArray[np.bool_]:
+        """Which one of each two that overlap is wrong: the second one, if no gap precedes the first one."""
+        overlaps, contiguous = self.overlap_next(), self.contiguous()
+        wrong = overlaps & ~contiguous
+        wrong[1:] |= (overlaps & contiguous)[:-1]
+        return wrong
 
 
 @dataclass(frozen=True, slots=True)
