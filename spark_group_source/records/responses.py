@@ -235,8 +235,7 @@ class ResponseBatches:
     def _needed(self) -> npt.NDArray[np.bool_]:
         """Which record batches have visible records in the requested range."""
         base_offsets = self._headers["base_offset"].astype(np.int64)
-        deltas = self._headers["last_offset_delta"]
-        counts = self._headers["count"]
+        deltas, counts = self._headers["last_offset_delta"], self._headers["count"]
         starts = np.array([partition.start for partition in self._partitions], np.int64)[self._partition_of]
         ends = np.array([partition.end for partition in self._partitions], np.int64)[self._partition_of]
         before_end = base_offsets < ends
@@ -245,11 +244,23 @@ class ResponseBatches:
         before_start = np.zeros(len(starts), np.bool_)
         before_start[:-1] = (base_offsets[1:] <= starts[:-1]) & (np.diff(self._partition_of) == 0)
         self._verify(np.flatnonzero(before_end & ~before_start))
-        for bad in np.flatnonzero(before_end & ((deltas < 0) | (counts < 0)))[:1].tolist():
-            raise self._location(bad).corrupt(f"it has {counts[bad]} records and a last offset delta of {deltas[bad]}")
+        self._check_counts(before_end)
         needed = self._visible(before_end)
         needed &= before_end & (base_offsets + deltas >= starts) & (counts > 0)
         return needed
+
+    def _check_counts(self, batches: npt.NDArray[np.bool_]) -> None:
+        """Checks the counts of these record batches that decide whether their bytes are decoded at all.
+
+        Compaction keeps an empty header for an idempotent producer. A count of 0 beside bytes of records, which Kafka's
+        consumer reads as empty, would hide these records.
+        """
+        counts, deltas = self._headers["count"], self._headers["last_offset_delta"]
+        for bad in np.flatnonzero(batches & ((deltas < 0) | (counts < 0)))[:1].tolist():
+            raise self._location(bad).corrupt(f"it has {counts[bad]} records and a last offset delta of {deltas[bad]}")
+        record_bytes = self._ends - self._starts - HEADER_SIZE
+        for bad in np.flatnonzero(batches & (counts == 0) & (record_bytes > 0))[:1].tolist():
+            raise self._location(bad).corrupt(f"it has {record_bytes[bad]} bytes of records, and a count of 0")
 
     def _visible(self, before_end: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         visible = visible_batches(self._headers, (), self._marker_type)
