@@ -108,41 +108,84 @@ class RecordBatches:
         """The record batches with offsets in ``[start, end)``, without a copy."""
         first = bisect_right(range(len(self)), start, key=self._next_offset)
         last = max(first, bisect_left(range(len(self)), end, key=self.base_offset))
-        origin = self.boundaries[first]
+        return self._part(first, last)
+
+    def _part(self, first: int, last: int) -> RecordBatches:
+        """The record batches of these indexes, without a copy."""
+        origin, end = self.boundaries[first], self.boundaries[last]
         boundaries = [each - origin for each in self.boundaries[first : last + 1]]
-        return RecordBatches(self.tp, self.records[origin : origin + boundaries[-1]], boundaries)
+        return RecordBatches(self.tp, self.records[origin:end], boundaries)
 
     def reliable(self, start: int, end: int, high_watermark: int) -> RecordBatches:
         """The record batches whose headers do not contradict each other, of a response that was fetched from ``start``.
 
         Their checksums do not cover the base offset and the length. A wrong one of these would hide record batches, or
-        give records other offsets. But record batches neither overlap nor end behind the high watermark, and the first
-        one holds the offset ``start`` or comes after it. Compaction may leave a gap before a record batch, and a wrong
-        base offset may look like that: so behind a gap, the last one of a response is left to the next fetch, which
-        brings its successor.
+        give records other offsets. But record batches do not overlap, and the first one holds the offset ``start`` or
+        comes after it. Compaction may leave a gap before a record batch, and a wrong base offset may look like that: so
+        behind a gap, the last one of a response is left to the next fetch, which brings its successor.
+
+        Record batches that end before ``start`` are left out. Kafka sends none, and its clients skip them; if nothing
+        else is there, the result is empty.
 
         Args:
             start: the first offset that is needed.
             end: the end of the needed range. Damage behind it is ignored, and only cuts the record batches off.
-            high_watermark: the high watermark in the response.
+            high_watermark: the high watermark in the response. A broker reads it before the records, so these may end
+                behind it. They are committed nevertheless, because the broker reads no further than its high watermark
+                of that moment: no election of an in-sync replica takes them back. (UnifiedLog.read in Kafka)
 
         Raises:
             CorruptRecords: a header that the range needs is damaged.
             UnsupportedRecords: a record batch that the range needs is in another format.
         """
-        offsets = self._offset_ranges(start)
-        wrong = offsets.impossible() | offsets.behind(high_watermark) | offsets.contradict_neighbours()
-        wrong[:1] |= offsets.nexts[:1] <= start
-        count = int(np.argmax(wrong)) if wrong.any() else len(wrong)
+        found = self._after_earlier(start)
+        if not len(found):
+            if self.damage is not None:
+                raise self._unreadable_header(self.damage, start, high_watermark)
+            return found
+        offsets = found._offset_ranges(start)
+        count = offsets.count_sound()
         covered = int(offsets.nexts[count - 1]) if count else start
         # Of the first two either may be wrong, if the range starts within a record batch.
-        if (covered < end or offsets.overlap_next()[:1].any()) and count < len(wrong):
+        if (covered < end or offsets.overlap_next()[:1].any()) and count < len(found):
             raise BatchLocation(self.tp, covered).corrupt("its header contradicts those before and after it")
         if covered < end and self.damage is not None:
             raise self._unreadable_header(self.damage, covered, high_watermark)
-        if count == len(wrong) > 1 and not offsets.contiguous()[-1] and covered < high_watermark:
-            count -= 1
-        return RecordBatches(self.tp, self.records[: self.boundaries[count]], self.boundaries[: count + 1])
+        if count < len(found) or offsets.contiguous()[-1]:
+            return found._part(0, count)
+        return found._confirmed_behind_gap(covered, high_watermark)
+
+    def _confirmed_behind_gap(self, covered: int, high_watermark: int) -> RecordBatches:
+        """The record batches without the last one, which a gap precedes, if its successor still has to confirm it.
+
+        Args:
+            covered: the offset after the last one.
+
+        Raises:
+            CorruptRecords: it is the only one, and ends behind the high watermark. Compaction works below that.
+        """
+        count = len(self)
+        if covered == high_watermark:
+            return self  # it is the last one of the log
+        if count > 1:
+            return self._part(0, count - 1)
+        if covered > high_watermark:
+            damage = f"it ends at {covered}, behind the high watermark {high_watermark}, and a gap precedes it"
+            raise self.location(0).corrupt(damage)
+        return self
+
+    def _after_earlier(self, start: int) -> RecordBatches:
+        """The record batches without those at the front that end before ``start``.
+
+        Raises:
+            CorruptRecords: the next one begins after ``start``, so a wrong base offset may hide the one in between.
+        """
+        offsets = self._offset_ranges(start)
+        earlier = (offsets.nexts <= start) & ~offsets.impossible()
+        count = len(earlier) if earlier.all() else int(np.argmin(earlier))
+        if 0 < count < len(earlier) and offsets.bases[count] > start:
+            raise BatchLocation(self.tp, start).corrupt("its header contradicts those before and after it")
+        return self._part(count, len(earlier)) if count else self
 
     def _offset_ranges(self, start: int) -> _OffsetRanges:
         size = max(len(self.records) - HEADER_SIZE + 1, 0)
@@ -154,7 +197,7 @@ class RecordBatches:
     def _unreadable_header(self, damage: RecordsError, covered: int, high_watermark: int) -> RecordsError:
         """The error for the header behind the last record batch, whose offsets end before ``covered``."""
         at = self.location(self.boundaries[-1]).base_offset
-        if covered <= at < high_watermark:
+        if covered == at or covered < at < high_watermark:
             return damage
         # A wrong length leads to bytes that are no header: what they say of offset and format misleads.
         return BatchLocation(self.tp, covered).corrupt("no header of a record batch is where the one before it ends")
@@ -200,22 +243,28 @@ class _OffsetRanges(NamedTuple):
     bases: npt.NDArray[np.int64]
     nexts: npt.NDArray[np.int64]
 
+    def count_sound(self) -> int:
+        """How many come before the first one that is wrong."""
+        wrong = self.impossible() | self.contradict_neighbours()
+        return int(np.argmax(wrong)) if wrong.any() else len(wrong)
+
     def impossible(self) -> npt.NDArray[np.bool_]:
         """Whether each one ends before it begins, or begins below zero."""
         return (self.nexts <= self.bases) | (self.bases < 0)
 
-    def behind(self, high_watermark: int) -> npt.NDArray[np.bool_]:
-        """Whether each one ends behind the high watermark."""
-        return self.nexts > high_watermark
-
     def contiguous(self) -> npt.NDArray[np.bool_]:
         """Whether each one begins where the one before it ends, or the first one at ``start``."""
-        expected: npt.NDArray[np.int64] = np.concatenate([[self.start], self.nexts[:-1]])
-        return np.equal(self.bases, expected)
+        expected = self.bases.copy()
+        expected[:1] = self.start
+        expected[1:] = self.nexts[:-1]
+        contiguous: npt.NDArray[np.bool_] = self.bases == expected
+        return contiguous
 
     def overlap_next(self) -> npt.NDArray[np.bool_]:
         """Whether each one ends behind the start of the next one."""
-        return np.append(self.nexts[:-1] > self.bases[1:], [False] * len(self.nexts[:1]))
+        overlaps: npt.NDArray[np.bool_] = np.zeros(len(self.bases), np.bool_)
+        overlaps[:-1] = self.nexts[:-1] > self.bases[1:]
+        return overlaps
 
     def contradict_neighbours(self) -> npt.NDArray[np.bool_]:
         """Which one of each two that overlap is wrong: the second one, if no gap precedes the first one."""
@@ -265,9 +314,12 @@ def find_record_batches(tp: TopicPartition, records: memoryview) -> RecordBatche
 def _unreadable(location: BatchLocation, magic: int, length: int) -> RecordsError:
     if magic in (0, 1):
         return location.unsupported(
-            f"is in message format v{magic}, which producers before Kafka 0.11 wrote",
-            "Start after those records. Or copy them to another topic with a Kafka 3 client (MirrorMaker), and read"
-            " that topic.",
+            f"is in message format v{magic}. This source reads v2, which Kafka 0.11 introduced. A topic has v{magic} if"
+            " a producer before 0.11 wrote to it, or if its message.format.version (log.message.format.version of the"
+            " brokers) was below 0.11 when the records came, whatever the producer was",
+            "Kafka 4 removed these settings; before, set them to the release of the brokers, so that new records are in"
+            " v2. Brokers of all releases send stored records as they are: copy them to another topic with a client of"
+            " Kafka's (MirrorMaker) and read that topic, or start after them.",
         )
     if magic == 2:
         return location.corrupt(f"its length is {length}, and a header alone has {HEADER_SIZE - _SIZE_UP_TO_LENGTH}")

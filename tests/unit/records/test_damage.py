@@ -162,7 +162,13 @@ def test_each_flipped_bit_of_a_header_gives_the_right_rows_or_an_error(shape: st
         read_up_to = reliable.next_offset or 0
         assert rows == [each for each in right if each < read_up_to], f"bit {bit}"
         in_length, in_epoch = bit // 8 in range(8, 12), bit // 8 in range(12, 16)
-        assert in_epoch or (in_length and read_up_to <= 3 * damaged), f"bit {bit} is not noticed"
+        left_to_next_fetch = read_up_to <= 3 * damaged
+        if left_to_next_fetch and not in_length and not in_epoch:
+            alone = find_record_batches(TP, memoryview(flipped(batches[damaged], bit)))
+            with pytest.raises(CorruptRecords, match="high watermark 9"):
+                alone.reliable(read_up_to, 9, 9)
+                errors += 1
+        assert in_epoch or left_to_next_fetch, f"bit {bit} is not noticed"
     assert errors > 400
 
 
@@ -186,9 +192,62 @@ def test_the_last_record_batch_behind_a_gap_waits_for_its_successor() -> None:
     assert compacted.reliable(3, 50, 40).next_offset == 22
 
 
-def test_a_response_that_ends_before_the_requested_offset_is_an_error() -> None:
-    with pytest.raises(CorruptRecords, match="topic-3 at offset 9 is damaged"):
-        find_record_batches(TP, memoryview(SOME)).reliable(9, 12, 12)
+def test_records_behind_an_older_high_watermark_are_healthy() -> None:
+    """A broker reads its high watermark before the records."""
+    found = find_record_batches(TP, memoryview(batch(RECORDS, 0) + batch(RECORDS, 3) + batch(RECORDS, 6)))
+    for mark in range(10):
+        assert found.reliable(0, 9, mark).next_offset == 9
+        assert found.reliable(1, 9, mark).next_offset == 9, "the range begins within a record batch"
+    confirmed = find_record_batches(TP, memoryview(batch(RECORDS, 6) + batch(RECORDS, 9)))
+    assert confirmed.reliable(3, 12, 5).next_offset == 12, "the successor of the one behind the gap is there"
+
+
+def test_a_lone_record_batch_behind_a_gap_and_the_high_watermark_is_corrupt() -> None:
+    with pytest.raises(CorruptRecords, match="offset 19 is damaged: it ends at 22, behind the high watermark 20"):
+        find_record_batches(TP, memoryview(batch(RECORDS, 19))).reliable(3, 22, 20)
+
+
+def test_record_batches_before_the_requested_offset_are_left_out() -> None:
+    earlier, wanted = batch(RECORDS, 2) + batch(RECORDS, 5), batch(RECORDS, 8)
+    assert not len(find_record_batches(TP, memoryview(earlier)).reliable(8, 12, 12)), "they tell nothing of offset 8"
+    for start in (8, 9):
+        found = find_record_batches(TP, memoryview(earlier + wanted)).reliable(start, 11, 12)
+        assert decoded(PartitionRecords(found, start, 11))["offset"].to_pylist() == [*range(start, 11)]
+
+
+def test_a_wrong_base_offset_before_the_requested_one_hides_nothing() -> None:
+    """Offsets 5 to 7 say that they are 2 to 4, and what follows looks like a gap of compaction."""
+    raw = batch(RECORDS, 2) + batch(RECORDS, 8)
+    with pytest.raises(CorruptRecords, match="topic-3 at offset 5 is damaged: its header contradicts"):
+        find_record_batches(TP, memoryview(raw)).reliable(5, 11, 11)
+
+
+@pytest.mark.parametrize("codec", [0, 3])
+@pytest.mark.parametrize("check_crcs", [True, False])
+def test_a_count_that_hides_records_is_corrupt(codec: int, check_crcs: bool) -> None:
+    raw = batch(RECORDS, 5, codec=codec)
+    for count, says in (
+        (0, r"bytes of records, and a count of 0"),
+        (2, "2 records do not fill"),
+        (4, "4 records do not fill"),
+    ):
+        with pytest.raises(CorruptRecords, match=f"topic-3 at offset 5.*{says}"):
+            decoded(part(framed(raw, raw[HEADER:], count)), check_crcs=check_crcs)
+
+
+def test_an_empty_record_batch_that_compaction_kept_is_healthy() -> None:
+    empty = framed(batch(RECORDS, 3, producer=7), b"", 0)
+    raw = batch(RECORDS, 0) + empty + batch(RECORDS, 6)
+    assert decoded(part(raw))["offset"].to_pylist() == [0, 1, 2, 6, 7, 8]
+    found = find_record_batches(TP, memoryview(empty)).reliable(3, 6, 6)
+    assert (decoded(PartitionRecords(found, 3, 6)).num_rows, found.next_offset) == (0, 6)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_old_message_format_names_the_setting_of_the_topic(magic: int) -> None:
+    old = SOME[:16] + bytes([magic]) + SOME[17:]
+    with pytest.raises(UnsupportedRecords, match=f"message format v{magic}.*message.format.version.*copy them"):
+        find_record_batches(TP, memoryview(old))
 
 
 def test_an_uncompressed_record_batch_above_the_limit_is_not_said_to_decompress() -> None:
