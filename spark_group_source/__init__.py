@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from spark_group_source.kafka_package import defer_clients
+from spark_group_source.kafka_package import decode_without_assertions, defer_clients
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 defer_clients()  # here, because it must precede each import of kafka-python's messages
+decode_without_assertions()
 
 
 def register(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""Imports kafka-python's messages without its clients."""
+"""Imports kafka-python's messages without its clients, and so that they also work without assertions."""
 
 from __future__ import annotations
 
@@ -33,3 +33,23 @@ def defer_clients() -> None:
 
     vars(package)["__getattr__"] = find  # Python calls it for names that a module does not have (PEP 562)
     sys.modules["kafka"] = package
+
+
+def decode_without_assertions() -> None:
+    """Makes kafka-python decode responses where Python removes assertions (``PYTHONOPTIMIZE``, ``python -O``).
+
+    It reads the byte of an empty set of tagged fields within an assertion, so without it every later field is read from
+    the wrong byte: https://github.com/dpkp/kafka-python/blob/3.0.9/kafka/protocol/schemas/fields/codecs/tagged_fields.py#L103.
+    It has no other assertion whose removal changes what its messages read or write.
+    """
+    if __debug__:
+        return
+    from kafka.protocol.schemas.fields.codecs.tagged_fields import TaggedFields  # noqa: PLC0415 -- see defer_clients
+    from kafka.protocol.schemas.fields.codecs.types import UnsignedVarInt32  # noqa: PLC0415
+
+    def decode_empty(cls: type, data: object) -> None:
+        count = UnsignedVarInt32.decode(data)
+        if count != 0:
+            raise ValueError(f"{count} tagged fields where there can be none")
+
+    TaggedFields.decode_empty = classmethod(decode_empty)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
+
 from tests.unit.new_process import run_python
 
 CLIENTS = "{'kafka.admin', 'kafka.consumer', 'kafka.producer', 'kafka.net'}"
@@ -80,3 +84,19 @@ def test_missing_names_are_errors_threads_wait_for_the_clients_and_an_imported_p
     assert missing.splitlines() == [message, message, "True"]
     assert threads == "{'KafkaConsumer'}"
     assert imported == "True"
+
+
+FEATURES = """
+import spark_group_source
+from kafka.protocol.metadata import ApiVersionsResponse
+features = [{"name": "group.version", "min_version": 0, "max_version": 1}]
+sent = ApiVersionsResponse(version=3, error_code=0, api_keys=[], throttle_time_ms=7, supported_features=features)
+received = ApiVersionsResponse.decode(sent.encode(version=3), version=3)
+print(__debug__, received.throttle_time_ms, received.supported_features[0].max_version)"""
+
+
+@pytest.mark.parametrize("level", ["", "1", "2"])
+def test_responses_are_decoded_without_assertions(level: str) -> None:
+    """The features of a broker are a tagged field, whose structs have tagged fields of their own."""
+    found = run_python(FEATURES, env=os.environ | {"PYTHONOPTIMIZE": level}).stdout.split()
+    assert found == [str(not level), "7", "1"]
