@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import mmap
 import os
 import shutil
 import struct
 import time
 from pathlib import Path
+
+from crc32c import crc32c
 
 from spark_group_source.errors import RecordsError
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange
@@ -38,6 +39,8 @@ REMOVAL_INTERVAL = 60.0
 MAX_INT64 = 2**63 - 1
 
 _PREFIX = "kafka-group-"
+_CHECKSUM = struct.Struct(">I")
+"""The CRC-32C of all bytes after it. The checksums of record batches cover neither their offsets nor their lengths."""
 _HEADER = struct.Struct(">qi")
 """The first offset that the records are complete from, and the leader epoch that they were read under."""
 _next_removal = [0.0]
@@ -66,24 +69,24 @@ class ReadAheadBuffer:
         if path is None:
             return None
         try:
-            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
-                start, epoch = _HEADER.unpack_from(memory)
-                with memoryview(memory)[_HEADER.size :] as records:
-                    batches = find_record_batches(wanted.tp, records)
-                    usable = epoch == wanted.epoch and (batches.next_offset or 0) > wanted.start
-                    if usable and start <= wanted.start:
-                        found = batches.copy_between(wanted.start, wanted.end)
-                        # Behind a gap there may be a damaged header: the broker's answer shows it.
-                        if found is None or found.base_offset(0) > wanted.start:
-                            return None
-                        return found.reliable(wanted.start, wanted.end, MAX_INT64)
-            if not usable:
-                path.unlink()
+            start, epoch, records = _read(path)
+            batches = find_record_batches(wanted.tp, records)
+            usable = epoch == wanted.epoch and (batches.next_offset or 0) > wanted.start
         except FileNotFoundError:
-            pass
-        except (OSError, ValueError, struct.error, RecordsError) as error:
-            log.info("fetch: cannot read the buffered records of %s: %s", wanted, error)
-        return None
+            return None
+        except (OSError, ValueError, RecordsError) as error:
+            self.remove(wanted, str(error))
+            return None
+        if not usable:
+            _unlink(path)
+            return None
+        return _first_records(wanted, start, batches)
+
+    def remove(self, read: OffsetRange, problem: str) -> None:
+        """Removes the buffered records of a partition, because they cannot be used."""
+        path = self._path(read)
+        if path is not None and _unlink(path):
+            log.warning("fetch: removed the buffered records of %s, which the task fetches: %s", read.tp, problem)
 
     def keep(self, read: OffsetRange, leader_epoch: int, batches: RecordBatches) -> None:
         """Keeps the record batches with records after the range, if they hold a next range of the same size."""
@@ -99,18 +102,62 @@ class ReadAheadBuffer:
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             with temporary.open("wb") as file:
-                file.write(_HEADER.pack(read.end, leader_epoch))
+                header = _HEADER.pack(read.end, leader_epoch)
+                file.write(_CHECKSUM.pack(crc32c(rest.records, crc32c(header))))
+                file.write(header)
                 file.write(rest.records)
             temporary.replace(path)
         except OSError as error:
             log.info("fetch: cannot keep records of %s: %s", read.tp, error)
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)  # it takes up space on a disk that may be full
+            _unlink(temporary)  # it takes up space on a disk that may be full
 
     def _path(self, offset_range: OffsetRange) -> Path | None:
         if self._directory is None or not offset_range.topic_id:
             return None
         return self._directory / f"{offset_range.topic_id}-{offset_range.partition}"
+
+
+def _read(path: Path) -> tuple[int, int, memoryview]:
+    """The first offset, the leader epoch and the record batches in a file.
+
+    The file is read and not mapped: a read that fails is an error, while a mapping that fails kills the process.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is not one that this version wrote completely, or its bytes have changed.
+    """
+    with path.open("rb") as file:
+        content = memoryview(file.read(_CHECKSUM.size + _HEADER.size + MAX_BYTES + 1))
+    if not _CHECKSUM.size + _HEADER.size <= len(content) <= _CHECKSUM.size + _HEADER.size + MAX_BYTES:
+        raise ValueError(f"the file has {len(content)} bytes")
+    (expected,) = _CHECKSUM.unpack_from(content)
+    if crc32c(content[_CHECKSUM.size :]) != expected:
+        raise ValueError("the file is damaged: its CRC-32C does not match")
+    start, epoch = _HEADER.unpack_from(content, _CHECKSUM.size)
+    return start, epoch, content[_CHECKSUM.size + _HEADER.size :]
+
+
+def _first_records(wanted: OffsetRange, start: int, batches: RecordBatches) -> RecordBatches | None:
+    """The record batches with the first records of the range; None if they are not there, or are damaged."""
+    if start > wanted.start:
+        return None
+    found = batches.between(wanted.start, wanted.end)
+    # Behind a gap there may be a damaged header: the broker's answer shows it.
+    if not len(found) or found.base_offset(0) > wanted.start:
+        return None
+    try:
+        return found.reliable(wanted.start, wanted.end, MAX_INT64)
+    except RecordsError:
+        return None  # the broker's answer shows whether its log has them so
+
+
+def _unlink(path: Path) -> bool:
+    """Removes a file; returns whether that was possible."""
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def _remove_old(local: Path) -> None:

@@ -202,11 +202,6 @@ class RecordBatches:
         # A wrong length leads to bytes that are no header: what they say of offset and format misleads.
         return BatchLocation(self.tp, covered).corrupt("no header of a record batch is where the one before it ends")
 
-    def copy_between(self, start: int, end: int) -> RecordBatches | None:
-        """A copy of the record batches with offsets in ``[start, end)``; None if there are none."""
-        found = self.between(start, end)
-        return RecordBatches(self.tp, memoryview(bytes(found.records)), found.boundaries) if len(found) else None
-
     def base_offset(self, index: int) -> int:
         """The offset of the first record of a record batch when it was written."""
         (base_offset,) = _BASE_OFFSET.unpack_from(self.records, self.boundaries[index])
