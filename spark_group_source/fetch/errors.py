@@ -13,8 +13,10 @@ from spark_group_source.errors import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     CorruptRecords,
+    RecordsError,
     RetriableError,
     TopicError,
+    UnsupportedRecords,
     describe_error_code,
     raise_or_warn,
 )
@@ -56,8 +58,15 @@ class PreferredReplicas:
         """The rack in a fetch of these partitions; None makes the leader send the records itself."""
         return None if partitions & self._leader_only else self._rack
 
-    def follow(self, tp: TopicPartition, follower: int) -> None:
-        """The leader named a preferred read replica."""
+    def follow(self, tp: TopicPartition, follower: int, asked: int) -> None:
+        """The broker ``asked`` named a preferred read replica. Only a leader does, and it names another broker."""
+        if follower == asked or tp in self._followers:
+            if tp not in self._leader_only:
+                named = f"broker {asked} sent no records, but named broker {follower} as preferred replica"
+                log.warning("fetch: %s is read from its leader: %s", tp, named)
+            self._followers.pop(tp, None)
+            self._leader_only.add(tp)
+            return
         log.info("fetch: %s is read from broker %d, the preferred replica for rack %s", tp, follower, self._rack)
         self._followers[tp] = follower, self._clock() + self._max_age
 
@@ -75,7 +84,10 @@ class PreferredReplicas:
 
 
 MAX_ATTEMPTS = 5
-"""Maximum attempts in a row before a deleted topic, a damaged log or an early end of it counts: a leader may lag."""
+"""Maximum attempts in a row before a deleted topic, a damaged log or an early end of it counts: a leader may lag.
+A poll timeout that ends earlier counts as well."""
+MIN_DAMAGED = 2
+"""How many responses must have the same damage before a task believes it: one may be damaged on its way."""
 
 
 class FetchErrorHandler:
@@ -101,28 +113,46 @@ class FetchErrorHandler:
         """
         if self._replicas.return_to_leader(position.tp, describe_error_code(error_code)):
             return
-        problem = f"{position.tp} at offset {position.offset}: {describe_error_code(error_code)}"
         action = fetch_error_action(error_code)
-        attempts = position.count_attempt(action)
+        confirmed = position.count_attempt(action, error_code) > MAX_ATTEMPTS
         if action is FetchErrorAction.FAIL:
             grant = "Grant the principal READ on the topic." if error_code == TOPIC_AUTHORIZATION_FAILED else ""
-            raise TopicError(f"Cannot fetch {problem}.", grant, error_code=error_code)
+            raise TopicError(f"Cannot fetch {_problem(position, error_code)}.", grant, error_code=error_code)
         if action is FetchErrorAction.CHECK_LOG_RANGE:
             self._check_log_range(position)
-        elif action is FetchErrorAction.CONFIRM_CORRUPT and attempts > MAX_ATTEMPTS:
-            raise CorruptRecords(f"The broker cannot read {problem}.", "Check the partition's log on its leader.")
-        elif action is FetchErrorAction.CONFIRM_TOPIC_DELETED and attempts > MAX_ATTEMPTS:
-            deleted = f"the topic with id {position.topic_id} was deleted"
-            reason = deleted if position.topic_id else "the topic does not exist"
-            ids = {position.tp.topic: position.topic_id}
-            if unknown_to_all(self._cluster, [position.tp], self.deadline(), ids):
-                self._skip_lost(position, position.range.end, f"{reason} ({describe_error_code(error_code)})")
-            else:
-                self.back_off(
-                    [position], f"{describe_error_code(error_code)}, and not all brokers confirm that {reason}"
-                )
+        elif confirmed and action in (FetchErrorAction.CONFIRM_CORRUPT, FetchErrorAction.CONFIRM_TOPIC_DELETED):
+            self.decide(position)
         else:
             self.back_off([position], describe_error_code(error_code))
+
+    def decide(self, position: FetchPosition) -> None:
+        """Decides whether what the last responses said of a position is final, and then skips the lost offsets.
+
+        Otherwise the position backs off. Nothing happens if its last problem needs no confirmation.
+
+        Raises:
+            DataLoss: records of the range are lost, and ``fail_on_data_loss`` is set.
+            CorruptRecords: the broker reports a damaged log.
+        """
+        if position.last_action is FetchErrorAction.CONFIRM_CORRUPT:
+            raise CorruptRecords(
+                f"The broker cannot read {_problem(position, position.last_error)}.",
+                "Check the partition's log on its leader.",
+            )
+        if position.last_action is FetchErrorAction.CONFIRM_TOPIC_DELETED:
+            self._confirm_deletion(position)
+        elif position.last_action is FetchErrorAction.CONFIRM_TRUNCATED:
+            self._confirm_early_end(position)
+
+    def _confirm_deletion(self, position: FetchPosition) -> None:
+        deleted = f"the topic with id {position.topic_id} was deleted"
+        reason = deleted if position.topic_id else "the topic does not exist"
+        error = describe_error_code(position.last_error)
+        ids = {position.tp.topic: position.topic_id}
+        if unknown_to_all(self._cluster, [position.tp], self.deadline(), ids):
+            self._skip_lost(position, position.range.end, f"{reason} ({error})")
+        else:
+            self.back_off([position], f"{error}, and not all brokers confirm that {reason}")
 
     def handle_early_end(self, position: FetchPosition, high_watermark: int) -> None:
         """Handles a log that ends before the range.
@@ -134,15 +164,51 @@ class FetchErrorHandler:
         Raises:
             DataLoss: the log was truncated, and ``fail_on_data_loss`` is set.
         """
+        position.last_problem = f"the log ends at {high_watermark}"
         if position.count_attempt(FetchErrorAction.CONFIRM_TRUNCATED) > MAX_ATTEMPTS:
-            offsets = self._list_offsets(position, LATEST)
-            if offsets is None:
-                return
-            (latest,) = offsets
-            if latest <= position.offset:
-                self._skip_lost(position, position.range.end, f"the log ends at {latest}")
-                return
-        self.back_off([position], f"the log ends at {high_watermark}")
+            self._confirm_early_end(position)
+        else:
+            self.back_off([position], position.last_problem)
+
+    def _confirm_early_end(self, position: FetchPosition) -> None:
+        offsets = self._list_offsets(position, LATEST)
+        if offsets is None:
+            return
+        (latest,) = offsets
+        if latest <= position.offset:
+            self._skip_lost(position, position.range.end, f"the log ends at {latest}")
+        else:
+            self.back_off([position], position.last_problem)
+
+    def handle_damage(self, position: FetchPosition, error: RecordsError) -> None:
+        """Fetches damaged records again: the response may be damaged, or the copy of a follower.
+
+        Raises:
+            CorruptRecords, UnsupportedRecords: a second response had the same damage, or many in a row had any.
+        """
+        same, in_a_row = position.note_damage(error.happened)
+        if same < MIN_DAMAGED and in_a_row <= MAX_ATTEMPTS:
+            log.warning("fetch: fetching again, because one response may be damaged: %s", error.happened)
+            self.back_off([position], error.happened)
+            return
+        if isinstance(error, UnsupportedRecords):
+            raise error
+        seen = f"{same} responses had this damage" if same > 1 else f"{in_a_row} responses in a row were damaged"
+        raise CorruptRecords(f"{error.happened} {seen[0].upper()}{seen[1:]}.", error.action) from error
+
+    def handle_earlier_records(self, position: FetchPosition) -> None:
+        """Handles a response with nothing but record batches that end before the position.
+
+        Raises:
+            CorruptRecords: the broker sends only these, response after response.
+        """
+        if position.count_attempt(FetchErrorAction.CONFIRM_EARLIER) > MAX_ATTEMPTS:
+            raise CorruptRecords(
+                f"The broker answers a fetch of {position.tp} from offset {position.offset} only with record batches"
+                " that end before it.",
+                "Compare the log with those of the other replicas (kafka-dump-log.sh --deep-iteration).",
+            )
+        self.back_off([position], "the response has only earlier record batches")
 
     def handle_truncation(self, position: FetchPosition, epoch_end: EpochEndOffset) -> None:
         """Ends the range at the truncation. The driver rewinds to it, and plans the records that are there now.
@@ -213,6 +279,10 @@ class FetchErrorHandler:
             " records, set failOnDataLoss to false.",
             "They are skipped",
         )
+
+
+def _problem(position: FetchPosition, error_code: int) -> str:
+    return f"{position.tp} at offset {position.offset}: {describe_error_code(error_code)}"
 
 
 def metadata_error(position: FetchPosition, topic: Topic | None) -> int:

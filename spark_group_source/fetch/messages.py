@@ -42,6 +42,8 @@ class FetchErrorAction(Enum):
     """The broker cannot read its log: retry, then fail."""
     CONFIRM_TRUNCATED = auto()
     """No error code, but the log ends before the range: truncated, or the high watermark of a new leader lags."""
+    CONFIRM_EARLIER = auto()
+    """No error code, but all records come before the requested offset: ask for more of them, then fail."""
     FAIL = auto()
     """A retry cannot help."""
 

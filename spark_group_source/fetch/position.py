@@ -79,6 +79,7 @@ class FetchPosition:
     size of the next fetch: up to ``max_bytes``, with up to ``max_read_ahead`` for the ranges of later tasks; larger if
     a single record batch is. ``next_fetch_at`` is the earliest time of the next fetch, in monotonic seconds;
     ``backoff`` is the delay after an error in seconds, 0 without an error. ``last_problem`` describes the last error.
+    ``pause`` is the delay after a response without progress in seconds, 0 after progress.
     ``leader_epoch`` is the epoch of the current leader. ``verified_epoch`` is the epoch of the last leader that is
     known to have the range up to its end; it stays unknown if the range has no epoch.
     """
@@ -94,9 +95,13 @@ class FetchPosition:
     verified_epoch: int = UNKNOWN_EPOCH
     next_fetch_at: float = 0.0
     backoff: float = 0.0
+    pause: float = 0.0
     last_problem: str = "the brokers sent nothing"
-    _attempts: int = 0
-    _last_action: FetchErrorAction | None = None
+    last_action: FetchErrorAction | None = field(default=None, init=False)
+    last_error: int = field(default=0, init=False)
+    _attempts: int = field(default=0, init=False)
+    _damaged_at: int = field(default=-1, init=False)
+    _damages: list[str] = field(default_factory=list, init=False)
 
     @classmethod
     def at_start(cls, offset_range: OffsetRange, max_bytes: int, max_read_ahead: int) -> FetchPosition:
@@ -132,8 +137,13 @@ class FetchPosition:
         """Moves to ``offset``, after the task has read or skipped the records before it."""
         self.offset = offset
         self._resize()
-        self._attempts, self._last_action = 0, None
-        self.next_fetch_at = self.backoff = 0.0
+        self._attempts, self.last_action = 0, None
+        self.next_fetch_at = self.backoff = self.pause = 0.0
+
+    def rewind(self, offset: int) -> None:
+        """Moves back to ``offset``: the records after it, which the task has received, gave no rows."""
+        self.offset = offset
+        self._resize()
 
     def request_more(self, batch_size: int) -> None:
         """Doubles the size of the next fetch, to at least ``batch_size``, because a record batch was incomplete."""
@@ -144,14 +154,44 @@ class FetchPosition:
             self.range.end - self.offset, self.max_bytes, self.max_read_ahead
         )
 
-    def count_attempt(self, action: FetchErrorAction) -> int:
-        """Counts an attempt; returns how many in a row, including this one, had the same action."""
-        self._attempts = self._attempts + 1 if action is self._last_action else 1
-        self._last_action = action
+    def count_attempt(self, action: FetchErrorAction, error_code: int = 0) -> int:
+        """Counts an attempt; returns how many in a row, including this one, had the same action.
+
+        ``last_action`` and ``last_error`` tell what is still to be confirmed, until the position advances.
+        """
+        self._attempts = self._attempts + 1 if action is self.last_action else 1
+        self.last_action, self.last_error = action, error_code
         return self._attempts
+
+    def note_no_records(self, problem: str) -> None:
+        """Notes why an intact response has no records. What earlier ones said does not count any more."""
+        self.last_problem = problem
+        self._attempts, self.last_action = 0, None
+        self.backoff = 0.0
+
+    def note_damage(self, damage: str) -> tuple[int, int]:
+        """Notes damage in the records that were fetched from the current offset.
+
+        Returns how many responses had it, and how many in a row had any damage, both including this one.
+        """
+        if self._damaged_at != self.offset:
+            self._damaged_at, self._damages = self.offset, []
+        self._damages.append(damage)
+        return self._damages.count(damage), len(self._damages)
 
     def back_off(self, problem: str, now: float, min_backoff: float, max_backoff: float) -> None:
         """Delays the next fetch, twice as long as the last time, within these limits in seconds."""
         self.last_problem = problem
         self.backoff = min(max(self.backoff * 2, min_backoff), max_backoff)
         self.next_fetch_at = now + self.backoff
+
+    def wait_for_progress(self, sent_at: float, min_pause: float, max_pause: float) -> None:
+        """Delays the next fetch after a response without progress, twice as long as the last time.
+
+        Args:
+            sent_at: the time of that fetch. The delay counts from it, so that the wait of a broker is part of it.
+            min_pause: the first delay in seconds.
+            max_pause: the maximum delay in seconds.
+        """
+        self.pause = min(max(self.pause * 2, min_pause), max_pause)
+        self.next_fetch_at = max(self.next_fetch_at, sent_at + self.pause)

@@ -11,13 +11,14 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import BrokerError, DeadlineExceeded, ProtocolError, RetriableError
+from spark_group_source.errors import BrokerError, DeadlineExceeded, ProtocolError, RecordsError, RetriableError
 from spark_group_source.fetch import read_ahead
 from spark_group_source.fetch.errors import FetchErrorHandler, PreferredReplicas, metadata_error
 from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
@@ -179,12 +180,20 @@ def read(task: FetchTask) -> Generator[pa.RecordBatch, None, None]:
 
 @dataclass(frozen=True, slots=True)
 class InFlightFetch:
-    """A fetch without a response yet."""
+    """A fetch without a response yet. ``offsets`` and ``sizes`` are what it asks for at each of ``positions``."""
 
+    broker: int
     connection: Connection
     positions: Sequence[FetchPosition]
+    offsets: Sequence[int]
+    sizes: Sequence[int]
     max_bytes: int
+    sent_at: float
     deadline: Deadline
+
+    def advanced(self) -> bool:
+        """Whether the response brought any position further."""
+        return any(position.offset > offset for position, offset in zip(self.positions, self.offsets, strict=True))
 
 
 class TaskReader:
@@ -208,7 +217,7 @@ class TaskReader:
         """The rows, by offset within each partition. Call it once."""
         if kept := self._take_kept():
             self._send_fetches()
-            yield from self._decoder.decode(kept)
+            yield from self._kept_rows(kept)
             self._last_progress = self._clock()
         while not all(position.done for position in self._positions):
             self._send_fetches()
@@ -218,10 +227,10 @@ class TaskReader:
                 partitions = self._handle_response(response, fetch) if response else []
                 # The next response arrives while this one is decoded.
                 self._send_fetches()
-                yield from self._decoder.decode(partitions)
+                yield from self._rows(partitions, partial(self._handle_damage, fetch))
                 if response:
                     fetch.connection.reuse_buffer(response)
-                if partitions:
+                if fetch.advanced():
                     # Not before the rows: the time that Spark needs for them is not a lack of progress.
                     self._last_progress = self._clock()
             self._check_poll_timeout()
@@ -230,6 +239,62 @@ class TaskReader:
         """The records that earlier tasks kept of the ranges; advances the positions."""
         found = [(position, self._kept.take(position.range)) for position in self._positions]
         return [self._advance(position, batches) for position, batches in found if batches]
+
+    def _kept_rows(self, kept: list[PartitionRecords]) -> Iterator[pa.RecordBatch]:
+        """The rows of kept records. Those that cannot be decoded are removed, and the task fetches them."""
+        try:
+            yield from self._rows(kept, lambda position, error: self._kept.remove(position.range, error.happened))
+        except RecordsError as error:
+            # Rows were returned already. The next attempt of the task fetches.
+            for records in kept:
+                self._kept.remove(self._position(records).range, error.happened)
+            raise
+
+    def _rows(
+        self, partitions: list[PartitionRecords], handle_damage: Callable[[FetchPosition, RecordsError], None]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of these partitions, without those that cannot be decoded: their positions move back.
+
+        Raises:
+            CorruptRecords, UnsupportedRecords: this shows only behind the first row. Checksums are compared before it,
+                so these records have been written so, and another response would be equal.
+        """
+        rows = self._decoder.decode(partitions)
+        try:
+            first = next(rows, None)
+        except RecordsError:
+            yield from self._decoder.decode(self._intact(partitions, handle_damage))
+            return
+        if first is not None:
+            yield first
+        yield from rows
+
+    def _intact(
+        self, partitions: list[PartitionRecords], handle_damage: Callable[[FetchPosition, RecordsError], None]
+    ) -> list[PartitionRecords]:
+        """The partitions that can be decoded. The others are handled, and their positions move back."""
+        intact = []
+        for records in partitions:
+            try:
+                next(self._decoder.decode([records]), None)
+                intact.append(records)
+            except RecordsError as error:
+                position = self._position(records)
+                position.rewind(records.start)
+                handle_damage(position, error)
+        return intact
+
+    def _position(self, records: PartitionRecords) -> FetchPosition:
+        return next(position for position in self._positions if position.tp == records.batches.tp)
+
+    def _handle_damage(self, fetch: InFlightFetch, position: FetchPosition, error: RecordsError) -> None:
+        """Drops the connection that damaged records came from, and lets the position fetch them again."""
+        self._kept.remove(position.range, error.happened)
+        fetch.connection.close()
+        later = self._in_flight.get(fetch.broker)
+        if later is not None and later.connection is fetch.connection:
+            del self._in_flight[fetch.broker]
+        self._errors.handle_damage(position, error)
 
     def _send_fetches(self) -> None:
         """Sends a fetch to every broker that has due positions and no fetch in flight."""
@@ -264,7 +329,8 @@ class TaskReader:
         max_bytes = max(self._settings.max_bytes, *(position.partition_max_bytes for position in positions))
         request = build_request(
             [FetchPartition(p.tp, p.topic_id, p.offset, p.partition_max_bytes, p.leader_epoch) for p in positions],
-            max_wait=self._settings.max_wait,
+            # A broker that waits longer than the client would look silent.
+            max_wait=min(self._settings.max_wait, self._cluster.options.request_timeout / 2),
             max_bytes=max_bytes,
             read_committed=self._settings.read_committed,
             min_bytes=self._settings.min_bytes,
@@ -277,7 +343,12 @@ class TaskReader:
         except RetriableError as error:
             self._errors.back_off(positions, error.happened)
             return
-        self._in_flight[broker] = InFlightFetch(connection, positions, max_bytes, deadline)
+        offsets = [position.offset for position in positions]
+        sizes = [position.partition_max_bytes for position in positions]
+        sent_at = self._clock()
+        self._in_flight[broker] = InFlightFetch(
+            broker, connection, positions, offsets, sizes, max_bytes, sent_at, deadline
+        )
 
     def _wait_for_responses(self) -> list[int]:
         """The brokers whose response has begun to arrive; waits for the first, and gives up on overdue ones.
@@ -312,28 +383,69 @@ class TaskReader:
     def _handle_response(self, response: Response, fetch: InFlightFetch) -> list[PartitionRecords]:
         """The records of the ranges in a response; advances the positions."""
         version = response.request.API_VERSION
-        by_id = version >= versions.FETCH_BY_TOPIC_ID
-        requested = {(each.topic_id if by_id else each.tp.topic, each.tp.partition): each for each in fetch.positions}
         try:
             partitions = parse_response(response.body, version)
         except BrokerError as error:
             for failed in fetch.positions:
                 self._errors.handle_error(failed, error.error_code)
             return []
-        records = []
+        positions = self._requested(partitions, fetch, by_id=version >= versions.FETCH_BY_TOPIC_ID)
         unused_bytes = fetch.max_bytes - sum(len(partition.records) for partition in partitions)
-        for partition in partitions:
-            position = requested.get((partition.topic, partition.partition))
-            if position is None:
-                tp = f"partition {partition.partition} of topic {partition.topic}"
-                raise ProtocolError(f"A broker answered a fetch with {tp}, which was not requested.")
-            if partition.error_code:
-                self._errors.handle_error(position, partition.error_code)
-            elif partition.preferred_replica >= 0:
-                self._replicas.follow(position.tp, partition.preferred_replica)
-            elif found := self._received(position, partition, unused_bytes):
-                records.append(found)
+        answers = [self._handle_partition(*each, fetch, unused_bytes) for each in positions]
+        records = [each for each in answers if each is not None]
+        if not records:
+            self._wait_for_progress(fetch)
         return records
+
+    def _requested(
+        self, partitions: Sequence[PartitionData], fetch: InFlightFetch, *, by_id: bool
+    ) -> list[tuple[FetchPosition, PartitionData]]:
+        """The position of each partition in a response, without those that moved since the fetch was sent."""
+        asked = zip(fetch.positions, fetch.offsets, strict=True)
+        requested = {(p.topic_id if by_id else p.tp.topic, p.tp.partition): (p, offset) for p, offset in asked}
+        found = []
+        for data in partitions:
+            key = data.topic, data.partition
+            if key not in requested:
+                tp = f"partition {data.partition} of topic {data.topic}"
+                raise ProtocolError(f"A broker answered a fetch with {tp}, which was not requested.")
+            position, offset = requested.pop(key)
+            if position.offset == offset:
+                found.append((position, data))
+        for position, _ in requested.values():
+            position.last_problem = f"the response of broker {fetch.broker} lacks the partition"
+        return found
+
+    def _handle_partition(
+        self, position: FetchPosition, data: PartitionData, fetch: InFlightFetch, unused_bytes: int
+    ) -> PartitionRecords | None:
+        """The fetched records of one position, if there are any."""
+        if data.error_code:
+            self._errors.handle_error(position, data.error_code)
+        elif data.preferred_replica >= 0:
+            position.last_problem = f"broker {fetch.broker} names broker {data.preferred_replica} as preferred replica"
+            self._replicas.follow(position.tp, data.preferred_replica, fetch.broker)
+        else:
+            try:
+                return self._received(position, data, unused_bytes)
+            except RecordsError as error:
+                self._handle_damage(fetch, position, error)
+        return None
+
+    def _wait_for_progress(self, fetch: InFlightFetch) -> None:
+        """Delays the next fetch of positions that a response without records brought no further.
+
+        A broker waits for records up to the maximum wait, which is part of the delay: a fetch after that wait is sent
+        at once. So is one that asks for more bytes, or another broker. An error has its own backoff.
+        """
+        min_pause = self._cluster.options.retry_backoff
+        max_pause = max(self._settings.max_wait, min_pause)
+        for position, offset, size in zip(fetch.positions, fetch.offsets, fetch.sizes, strict=True):
+            backs_off = position.next_fetch_at > self._clock()
+            asks_for_more = position.partition_max_bytes > size
+            asks_another = self._replicas.broker(position.tp, fetch.broker) != fetch.broker
+            if position.offset == offset and not (backs_off or asks_for_more or asks_another):
+                position.wait_for_progress(fetch.sent_at, min_pause, max_pause)
 
     def _received(self, position: FetchPosition, data: PartitionData, unused_bytes: int) -> PartitionRecords | None:
         """The fetched records of a range, if there are any. Keeps the records beyond the range."""
@@ -343,17 +455,24 @@ class TaskReader:
             return None
         lone = len(batches) == 1
         batches = batches.reliable(position.offset, position.range.end, data.high_watermark)
+        if not len(batches):
+            self._request_more(position)
+            self._errors.handle_earlier_records(position)
+            return None
         behind_gap = position.offset < batches.base_offset(0)
         has_next = (batches.next_offset or 0) < data.high_watermark
         if lone and behind_gap and has_next and position.partition_max_bytes < position.max_bytes:
             # A gap of compaction, or a wrong base offset: the next record batch tells, if it fits in a response.
-            position.request_more(min(READ_AHEAD * position.partition_max_bytes, position.max_bytes))
+            self._request_more(position)
             return None
         position.sizes.observe(batches)
         if not data.aborted:
             # The list of aborted transactions belongs to this response alone.
             self._kept.keep(position.range, position.leader_epoch, batches)
         return self._advance(position, batches, data.aborted)
+
+    def _request_more(self, position: FetchPosition) -> None:
+        position.request_more(min(READ_AHEAD * position.partition_max_bytes, position.max_bytes))
 
     def _advance(
         self, position: FetchPosition, batches: RecordBatches, aborted: Sequence[tuple[int, int]] = ()
@@ -376,16 +495,16 @@ class TaskReader:
             return
         # A quota, an open transaction, other partitions that filled the response, or a large record batch: the broker
         # sends it only if it comes first in a response.
-        position.backoff = 0.0
         ends = f"last stable offset {data.last_stable_offset}, end offset {data.high_watermark}"
-        position.last_problem = f"the broker sent no records; {ends}"
+        position.note_no_records(f"the broker sent no records; {ends}")
         if position.partition_max_bytes <= min(unused_bytes, position.max_bytes // 2):
-            position.request_more(min(READ_AHEAD * position.partition_max_bytes, position.max_bytes))
+            self._request_more(position)
 
     def _check_poll_timeout(self) -> None:
         stuck = self._clock() - self._last_progress
-        if stuck <= self._settings.poll_timeout:
+        if stuck < self._settings.poll_timeout:
             return
+        self._decide_pending()
         pending = [
             f"{each.range} at offset {each.offset} ({each.last_problem})" for each in self._positions if not each.done
         ]
@@ -394,3 +513,10 @@ class TaskReader:
                 f"A task fetched no records for {stuck:.0f} s: {some(pending, most=MAX_LISTED)}.",
                 "Check these brokers and partitions. If they are only slow, raise kafkaConsumer.pollTimeoutMs.",
             )
+
+    def _decide_pending(self) -> None:
+        """Decides on lost records now: a short poll timeout ends before the attempts that would confirm a loss."""
+        deadline = self._errors.deadline()
+        for position in self._positions:
+            if not position.done and not deadline.expired():
+                self._errors.decide(position)

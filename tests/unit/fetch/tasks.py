@@ -15,7 +15,7 @@ from spark_group_source.records.columns import arrow_schema
 from tests.fake import FakeKafka
 from tests.unit.wire_options import LONG, wire_options
 
-WIRE = {"request_timeout", "metadata_max_age", "rack"}
+WIRE = {"request_timeout", "metadata_max_age", "rack", "retry_backoff", "retry_backoff_max"}
 
 
 def fill(fake: FakeKafka, *, batches: int = 4, rows: int = 5, size: int = 10, partition: int = 0) -> None:
@@ -34,8 +34,10 @@ def task(
     **given: Any,
 ) -> FetchTask:
     """A task for (partition, start, end) of the topic, with long timeouts for slow machines."""
-    of_wire = {"request_timeout": LONG} | {key: given.pop(key) for key in WIRE & given.keys()}
-    wire = wire_options(fake, retry_backoff_max=0.02, **of_wire)
+    of_wire = {"request_timeout": LONG, "retry_backoff_max": 0.02} | {
+        key: given.pop(key) for key in WIRE & given.keys()
+    }
+    wire = wire_options(fake, **of_wire)
     id_ = str(fake.ids["t"]) if topic_id is None else topic_id
     wanted = tuple(OffsetRange("t", number, start, end, id_, epoch) for number, start, end in ranges)
     settings = FetchSettings(**{"max_wait": 0.01, "poll_timeout": LONG} | given)

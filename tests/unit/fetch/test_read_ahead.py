@@ -136,6 +136,50 @@ def test_an_unreadable_file_is_ignored_and_a_cut_file_gives_complete_batches(fak
         assert rows(fake, (0, 10, 60)) == of(0, 10, 60), damage
 
 
+def test_each_flipped_bit_of_a_file_gives_the_right_rows(fake: FakeKafka, local: Path) -> None:
+    """Also with checksums off: those of record batches cover neither their offsets nor the header of the file."""
+    rows(fake, (0, 0, 10))
+    (path,) = kept_files(local)
+    whole = path.read_bytes()
+    header_and_first_batch = 16 + len(fake.logs["t"][0].batches[2][2])
+    for bit in (*range(0, 8 * 80, 3), *range(8 * 80, 8 * header_and_first_batch, 997)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        assert rows(fake, (0, 10, 15), check_crcs=False) == of(0, 10, 15), bit
+
+
+def damaged_on_its_way(answer: Any) -> None:
+    """Flips a bit in a value of the third record batch, which the checksum of that batch shows."""
+    part = answer.responses[0].partitions[0]
+    third = find_record_batches(TP, memoryview(part.records)).boundaries[2]
+    damaged = bytearray(part.records)
+    damaged[third + 200] ^= 1
+    part.records = bytes(damaged)
+
+
+def test_kept_records_that_do_not_decode_are_removed_and_fetched(
+    fake: FakeKafka, local: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file is as it was written: the records were damaged before, behind the range of the task that kept them."""
+    fake.next("Fetch", Fault(edit=damaged_on_its_way))
+    assert rows(fake, (0, 0, 10)) == of(0, 0, 10)
+    assert kept_files(local)
+    before = len(fetches(fake))
+    assert rows(fake, (0, 10, 20), (1, 0, 10)) == of(0, 10, 20) + of(1, 0, 10)
+    assert len(fetches(fake)) > before
+    assert "removed the buffered records of t-0" in caplog.text
+    assert rows(fake, (0, 20, 30)) == of(0, 20, 30), "the task has kept intact ones again"
+
+
+def test_a_file_that_cannot_be_read_or_removed_is_ignored(fake: FakeKafka, local: Path) -> None:
+    rows(fake, (0, 0, 10))
+    (path,) = kept_files(local)
+    path.unlink()
+    path.mkdir()
+    assert rows(fake, (0, 10, 20)) == of(0, 10, 20)
+
+
 def test_a_task_reads_where_no_file_can_be_kept(fake: FakeKafka, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LOCAL_DIRECTORIES, "/proc/nothing")
     for start in (0, 10):

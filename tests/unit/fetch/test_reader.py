@@ -22,6 +22,7 @@ from spark_group_source.errors import (
 )
 from spark_group_source.fetch import reader
 from spark_group_source.fetch.errors import MAX_ATTEMPTS
+from spark_group_source.fetch.position import FetchPosition
 from spark_group_source.fetch.reader import TaskReader, read
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.records.columns import arrow_schema
@@ -31,7 +32,8 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import MAX_FRAME
 from tests.fake import FakeKafka, Fault, releases
 from tests.unit.fetch.tasks import aborted, fetched, fetches, fill, of, offsets, task, unknown
-from tests.unit.records.build import Record, batch, marker
+from tests.unit.hand_clock import Hand
+from tests.unit.records.build import Record, batch, marker, resealed
 from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
@@ -264,6 +266,35 @@ def test_a_recreated_topic_is_data_loss_and_never_other_records(fake: FakeKafka,
     assert fetched(fake, (0, 0, 20), topic_id=old, poll_timeout=5.0, fail_on_data_loss=False) == []
 
 
+def test_a_loss_is_decided_before_a_short_poll_timeout_ends_the_task(
+    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempts that confirm a loss otherwise take longer."""
+    clock = Hand()
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+
+    def read_shortly(*ranges: tuple[int, int, int], topic_id: str | None = None, skip: bool) -> list[tuple[int, int]]:
+        backoff = {"retry_backoff": 0.125, "retry_backoff_max": 1.0}
+        short = task(fake, *ranges, topic_id=topic_id, fail_on_data_loss=not skip, poll_timeout=1.0, **backoff)
+        with closing(Cluster(short.wire)) as cluster:
+            return sorted(offsets(TaskReader(short, cluster, clock).batches()))
+
+    assert read_shortly((0, 13, 29), skip=True) == of(0, 13, 20)
+    with pytest.raises(DataLoss, match="the log ends at 20"):
+        read_shortly((0, 13, 29), skip=False)
+    fake.next("Fetch", Fault(error=2), times=100_000)
+    with pytest.raises(CorruptRecords, match="t-0 at offset 0.*CORRUPT_MESSAGE"):
+        read_shortly((0, 0, 20), skip=True)
+    fake.clear_faults()
+    old = str(fake.ids["t"])
+    fake.delete_topic("t")
+    fake.create_topic("t", partitions=2)
+    fill(fake)
+    assert read_shortly((0, 0, 20), (1, 0, 20), topic_id=old, skip=True) == []
+    with pytest.raises(DataLoss, match=f"{old} was deleted"):
+        read_shortly((0, 0, 20), topic_id=old, skip=False)
+
+
 @pytest.mark.parametrize("fail_on_data_loss", [True, False], ids=["fail", "skip"])
 def test_a_broker_without_the_topic_or_its_id_does_not_delete_it(fake: FakeKafka, fail_on_data_loss: bool) -> None:
     fake.next("Fetch", Fault(error=100), times=MAX_ATTEMPTS + 5)
@@ -311,6 +342,150 @@ def test_an_incomplete_response_is_retried_or_an_error(fake: FakeKafka, size: in
     with suppress(ProtocolError):
         assert fetched(fake, (0, 0, 20)) == of(0, 0, 20)
     assert fetched(fake, (0, 0, 20)) == of(0, 0, 20)
+
+
+# Damage
+
+
+def behind_mark(answer: Any) -> None:
+    """The high watermark is older than the records."""
+    answer.responses[0].partitions[0].high_watermark = 2
+
+
+def damaged(at: int) -> Callable[[Any], None]:
+    """Flips a bit in the second record batch of a response: its base offset, or a byte that its checksum covers."""
+
+    def edit(answer: Any) -> None:
+        part = answer.responses[0].partitions[0]
+        second = 12 + int.from_bytes(part.records[8:12], "big")
+        records = bytearray(part.records)
+        records[second + at] ^= 1
+        part.records = bytes(records)
+
+    return edit
+
+
+def counted(fake: FakeKafka, count: int) -> None:
+    """Record batches of partition 1 claim to have so many records, with a right checksum."""
+    raw = bytearray(batch([Record(b"a"), Record(b"b")]))
+    raw[57:61] = count.to_bytes(4, "big")
+    fake.append("t", 1, resealed(raw), 2)
+
+
+BASE_OFFSET, LENGTH, CHECKED = 7, 11, 80
+
+
+def test_records_behind_an_older_high_watermark_are_read(fake: FakeKafka) -> None:
+    fake.next("Fetch", Fault(edit=behind_mark), times=100)
+    assert fetched(fake, (0, 0, 20)) == of(0, 0, 20)
+    assert len(fetches(fake)) == 1
+
+
+@pytest.mark.parametrize("at", [BASE_OFFSET, LENGTH, CHECKED])
+def test_one_damaged_response_is_fetched_again_from_another_connection(fake: FakeKafka, at: int) -> None:
+    fill(fake, partition=1)
+    fake.logs["t"][1].leader = 1
+    fake.next("Fetch", Fault(edit=damaged(at)))
+    opened = fake.request_count("ApiVersions")
+    # A task reads more than one response, and another partition with it.
+    assert sorted(fetched(fake, (0, 0, 20), (1, 0, 20))) == of(0, 0, 20) + of(1, 0, 20)
+    assert fake.request_count("ApiVersions") >= opened + 2
+
+
+@pytest.mark.parametrize("at", [BASE_OFFSET, LENGTH, CHECKED])
+def test_two_responses_with_the_same_damage_are_an_error_that_says_so(fake: FakeKafka, at: int) -> None:
+    fake.next("Fetch", Fault(edit=damaged(at)), times=100)
+    with pytest.raises(CorruptRecords, match=r"t-0 at offset (5|10) is damaged.* 2 responses had this damage"):
+        fetched(fake, (0, 0, 20))
+
+
+def test_responses_that_are_damaged_differently_end_too(fake: FakeKafka) -> None:
+    for number in range(100):
+        fake.next("Fetch", Fault(edit=damaged(CHECKED + number)))
+    with pytest.raises(CorruptRecords, match=f"{MAX_ATTEMPTS + 1} responses in a row were damaged"):
+        fetched(fake, (0, 0, 20))
+
+
+def test_a_count_that_hides_records_is_corrupt(fake: FakeKafka) -> None:
+    counted(fake, 0)
+    with pytest.raises(CorruptRecords, match=r"t-1 at offset 0.*a count of 0.*2 responses"):
+        fetched(fake, (1, 0, 2))
+
+
+def test_earlier_record_batches_are_skipped_and_alone_they_are_an_error(fake: FakeKafka) -> None:
+    log = fake.logs["t"][0]
+    earlier = log.batches[0][2]
+
+    def with_earlier(answer: Any) -> None:
+        part = answer.responses[0].partitions[0]
+        part.records = earlier + part.records
+
+    def only_earlier(answer: Any) -> None:
+        answer.responses[0].partitions[0].records = earlier
+
+    fake.next("Fetch", Fault(edit=only_earlier), times=MAX_ATTEMPTS)
+    fake.next("Fetch", Fault(edit=with_earlier), times=100)
+    assert fetched(fake, (0, 7, 20)) == of(0, 7, 20)
+    fake.clear_faults()
+    fake.next("Fetch", Fault(edit=only_earlier), times=100)
+    with pytest.raises(CorruptRecords, match="t-0 from offset 7 only with record batches that end before it"):
+        fetched(fake, (0, 7, 20))
+
+
+# Responses without progress
+
+
+def without_partition(answer: Any) -> None:
+    answer.responses = []
+
+
+def names_itself(answer: Any) -> None:
+    part = answer.responses[0].partitions[0]
+    part.preferred_read_replica, part.records = 1, b""
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [(without_partition, "lacks the partition"), (names_itself, "names broker 1"), (empty, "sent no records")],
+)
+@pytest.mark.parametrize("max_wait", [0.0, 0.5])
+def test_responses_without_progress_are_not_repeated_at_once(
+    fake: FakeKafka, edit: Callable[[Any], None], says: str, max_wait: float
+) -> None:
+    fake.next("Fetch", Fault(edit=edit), times=100_000)
+    with pytest.raises(DeadlineExceeded, match=says):
+        fetched(fake, (0, 0, 20), poll_timeout=1.0, max_wait=max_wait, rack="here", retry_backoff=0.1)
+    assert len(fetches(fake)) < 25
+
+
+def test_a_broker_that_names_itself_as_preferred_replica_sends_the_records(
+    fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.next("Fetch", Fault(edit=names_itself, only=lambda request: bool(request.rack_id)), times=100_000)
+    assert fetched(fake, (0, 0, 20), rack="here", poll_timeout=5.0) == of(0, 0, 20)
+    assert caplog.text.count("t-0 is read from its leader: broker 1 sent no records") == 1
+
+
+def test_no_fetch_waits_after_progress_or_after_the_wait_of_a_broker(
+    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FetchPosition, "wait_for_progress", lambda *_: pytest.fail("a healthy fetch waits"))
+    fill(fake, partition=1)
+    wanted = large_task(fake)
+    assert len(offsets(read(wanted))) == 600
+    monkeypatch.undo()
+    position = FetchPosition.at_start(wanted.ranges[0], 2**20, 0)
+    for sent_at in range(10):
+        position.wait_for_progress(float(sent_at), 0.1, 0.5)
+        assert position.next_fetch_at <= sent_at + 0.5, "a broker has waited for as long"
+
+
+def test_a_broker_waits_for_records_less_long_than_the_client_for_the_broker(fake: FakeKafka) -> None:
+    log = fake.logs["t"][0]
+    log.stable = 0
+    fake.next("Fetch", Fault(edit=lambda _: setattr(log, "stable", None)))
+    assert fetched(fake, (0, 0, 20), read_committed=True, max_wait=30.0, request_timeout=1.0) == of(0, 0, 20)
+    assert {each.max_wait_ms for each in fetches(fake)} == {500}
 
 
 # Connections kept across tasks

@@ -167,7 +167,7 @@ def test_each_flipped_bit_of_a_header_gives_the_right_rows_or_an_error(shape: st
             alone = find_record_batches(TP, memoryview(flipped(batches[damaged], bit)))
             with pytest.raises(CorruptRecords, match="high watermark 9"):
                 alone.reliable(read_up_to, 9, 9)
-                errors += 1
+            errors += 1
         assert in_epoch or left_to_next_fetch, f"bit {bit} is not noticed"
     assert errors > 400
 
