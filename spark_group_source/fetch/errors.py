@@ -87,7 +87,7 @@ MAX_ATTEMPTS = 5
 """Maximum attempts in a row before a deleted topic, a damaged log or an early end of it counts: a leader may lag.
 A poll timeout that ends earlier counts as well."""
 MIN_DAMAGED = 2
-"""How many responses must have the same damage before a task believes it: one may be damaged on its way."""
+"""How many responses must have the same damage before a task fails: one may be damaged on its way."""
 
 
 class FetchErrorHandler:

@@ -436,7 +436,7 @@ class TaskReader:
         """Delays the next fetch of positions that a response without records brought no further.
 
         A broker waits for records up to the maximum wait, which is part of the delay: a fetch after that wait is sent
-        at once. So is one that asks for more bytes, or another broker. An error has its own backoff.
+        at once, as is one for more bytes or to another broker. An error has its own backoff.
         """
         min_pause = self._cluster.options.retry_backoff
         max_pause = max(self._settings.max_wait, min_pause)
