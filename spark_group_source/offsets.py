@@ -40,6 +40,9 @@ class TopicPartition(NamedTuple):
 Partitions = frozenset[TopicPartition]
 Offsets = Mapping[TopicPartition, int]
 
+MAX_OFFSET = 2**63 - 1
+"""The largest offset, and the largest timestamp in milliseconds, that Kafka's messages can hold."""
+
 EARLIEST, LATEST = -2, -1
 """The timestamps in a ListOffsets request that mean the start and the end of a log."""
 

@@ -1,4 +1,4 @@
-"""Texts in messages: lists that are cut to a readable length, and secrets that stay hidden."""
+"""Texts in messages: lists and foreign texts that are cut to a readable length, and secrets that stay hidden."""
 
 from __future__ import annotations
 
@@ -11,6 +11,29 @@ if TYPE_CHECKING:
 
 MOST = 20
 """Maximum number of items that a message lists."""
+
+
+MOST_CHARACTERS = 300
+"""Maximum number of characters that a message shows of one text."""
+
+
+def printable(text: str, most: int = MOST_CHARACTERS) -> str:
+    """A foreign text for a log line or an error: in one line, printable, and cut to ``most`` characters.
+
+    Every text of a broker, of another member or of a token endpoint passes through here. Otherwise such a text could
+    forge log lines, change the colours of a terminal, turn the direction of writing round, or fill a disk.
+    """
+    shown = "".join(_escaped(character) for character in text[: most + 1])
+    return shown if len(shown) <= most else f"{shown[:most]} ..."
+
+
+def quoted(text: str, most: int = MOST_CHARACTERS) -> str:
+    """As :func:`printable`, in quotes, with the length of a text that is cut."""
+    return repr(text) if len(text) <= most else f"{text[:most]!r} ... ({len(text)} characters)"
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
 
 
 def some(texts: Sequence[str], separator: str = ", ", most: int = MOST) -> str:

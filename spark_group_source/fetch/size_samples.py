@@ -63,7 +63,9 @@ def sample_sizes(
 
 
 def _request(topics: Mapping[str, Topic], offsets: Offsets, max_bytes: int, factor: int) -> Any:
-    each = min(max(max_bytes // len(offsets), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES) * factor
+    each = min(max(max_bytes // len(offsets), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES)
+    # A response holds no more than MAX_BYTES of one partition, and the request's field has 32 bits.
+    each = min(each * factor, MAX_BYTES)
     partitions = [FetchPartition(tp, topics[tp.topic].id, offset, each) for tp, offset in offsets.items()]
     return build_request(partitions, max_wait=0.0, max_bytes=max_bytes, read_committed=False)
 

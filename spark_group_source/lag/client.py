@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 LOOKUP_TIMEOUT = 5.0
 """Maximum time of a lookup, in seconds."""
 
+CLIENT_ID_LENGTH = 150
+"""Maximum length of the default client id in characters: a group's id may fill the whole field of a request."""
+
 
 class GroupLagClient:
     """Looks up the group ``kafka.group.id``, in the topics of ``subscribe``, ``subscribePattern`` or ``assign``.
@@ -53,7 +56,7 @@ class GroupLagClient:
         self._read_committed = parsed.fetch.read_committed
         self._timeout = timeout
         self._now = now
-        client_id = parsed.wire.client_id or f"lag-of-{self.group}"
+        client_id = parsed.wire.client_id or f"lag-of-{self.group}"[:CLIENT_ID_LENGTH]
         self._cluster = Cluster(parsed.with_client_id(client_id).wire)
         self._offsets = GroupOffsets(self._cluster, self._settings)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_group_source.errors import OptionError
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import MAX_OFFSET, TopicPartition
 
 OTHERS = "*"
 """The name that stands for all partitions that the JSON does not name. No topic can have it."""
@@ -77,7 +77,6 @@ EXAMPLE_OFFSETS = '{"orders":{"0":23,"1":-2}}'
 EXAMPLE_ENDS = '{"orders":{"0":23,"1":-1}}'
 EXAMPLE_TIMES = '{"orders":{"0":1735689600000,"1":1735689600000}}'
 
-_MAX_NUMBER = 2**63 - 1
 _SECONDS = range(10**9, 10**10)
 """Seconds since 1970 of the years 2001 to 2286. As milliseconds they would be days of the year 1970."""
 
@@ -208,7 +207,7 @@ def timestamp_parser(option: str, or_latest: bool = False) -> Callable[[str], At
     expected = "a whole number of milliseconds since 1970, for example 1735689600000"
 
     def parse(text: str) -> AtTimestamp:
-        if not re.fullmatch(r"\+?\d{1,19}", text.strip()) or int(text) > _MAX_NUMBER:
+        if not re.fullmatch(r"\+?\d{1,19}", text.strip()) or int(text) > MAX_OFFSET:
             raise ValueError(expected)
         try:
             return AtTimestamp(_time(int(text)), option, or_latest)
@@ -295,7 +294,7 @@ def _time(value: Any) -> int:
 
 def _number(value: Any, minimum: int) -> int:
     # JSON's true is an int in Python.
-    if type(value) is not int or not minimum <= value <= _MAX_NUMBER:
+    if type(value) is not int or not minimum <= value <= MAX_OFFSET:
         shown = "a JSON object" if isinstance(value, tuple) else json.dumps(value)
         raise ValueError(f"{shown} is not a whole number of at least {minimum}")
     return value

@@ -19,6 +19,8 @@ from spark_group_source.options.security import SecurityOptions, security_settin
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.options.table import OPTIONS, PARTS, default_of
 from spark_group_source.options.unsupported import unsupported_option
+from spark_group_source.options.values import FOREVER, MAX_INT32
+from spark_group_source.text import quoted
 from spark_group_source.wire.settings import Tls, WireOptions
 from spark_group_source.wire.tokens import RefreshWindow
 
@@ -32,8 +34,8 @@ _RELATED = (
 )
 """The places of two options in seconds, and the minimum ratio of the second to the first."""
 
-_MAX_SECONDS = (2**31 - 1) / 1000
-"""The maximum of a Kafka request's 32-bit milliseconds, in seconds."""
+_IN_REQUESTS = ("group.session_timeout", "wire.request_timeout")
+"""The places above whose milliseconds must fit into 32 bits."""
 
 
 def with_derived_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +43,8 @@ def with_derived_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     values = dict(given)
     for small, large, ratio in _RELATED:
         if small in given and large not in given:
-            values[large] = min(max(values.get(large, default_of(large)), given[small] * ratio), _MAX_SECONDS)
+            maximum = MAX_INT32 / 1000 if large in _IN_REQUESTS else FOREVER
+            values[large] = min(max(values.get(large, default_of(large)), given[small] * ratio), maximum)
         elif large in given and small not in given:
             values[small] = min(values.get(small, default_of(small)), given[large] / ratio)
     return values
@@ -81,7 +84,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         try:
             values[option.place] = option.parse(text)
         except ValueError as error:
-            problem, expected = f"is {text!r}", str(error)
+            problem, expected = f"is {quoted(text)}", str(error)
             if option.secret:
                 problem = _HIDDEN
             elif _SECRET.search(text):

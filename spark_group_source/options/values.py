@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.text import quoted
 from spark_group_source.user_code import load
+
+MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
+"""The largest numbers of 32 bits, as sizes and times in Kafka's requests, and of 64 bits, as Java's LONG."""
+
+MAX_TEXT_BYTES = 2**15 - 1
+"""Maximum size in bytes of a text in a Kafka request, whose length has 16 bits."""
+
+FOREVER = 1e9
+"""The longest time in seconds, about 31 years. Java's 64-bit milliseconds are longer than any wait of Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,9 @@ def host_ports(text: str) -> tuple[tuple[str, int], ...]:
     """``host:port`` pairs, each once; a scheme before a host is ignored."""
     pairs = []
     for pair in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(?:[A-Za-z_]+://)?(\[[^\]\s]+\]|[^:\[\]\s]+):(\d{1,5})", pair)
+        if re.match(r"[A-Za-z_]+:?/", pair) and not re.match(r"[A-Za-z_]+://[^/]+$", pair):
+            raise ValueError("host:port pairs separated by commas, and no URLs: broker1:9092, without a scheme or path")
+        match = re.fullmatch(r"(?:[A-Za-z_]+://)?(\[[\w.:%-]+\]|[\w.%-]+):(\d{1,5})", pair)
         if not match or not 0 < int(match[2]) < 65536:
             raise ValueError(
                 "host:port pairs separated by commas, for example broker1:9092,broker2:9092; an IPv6 address needs"
@@ -55,6 +67,32 @@ def non_blank(text: str) -> str:
     return text.strip()
 
 
+def wire_name(text: str) -> str:
+    """A name that is not blank, as a Kafka request can hold it."""
+    name = non_blank(text)
+    _check_fits(name)
+    return name
+
+
+def optional_wire_name(text: str) -> str | None:
+    """As :func:`wire_name`; ``None`` for a blank text, which is the default of Kafka's Java client."""
+    return wire_name(text) if text.strip() else None
+
+
+def client_id(text: str) -> str:
+    """As :func:`wire_name`, but a blank text means the source's own choice."""
+    return optional_wire_name(text) or ""
+
+
+def _check_fits(name: str) -> None:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ValueError("a name that can be encoded as UTF-8") from None
+    if size > MAX_TEXT_BYTES:
+        raise ValueError(f"a name of at most {MAX_TEXT_BYTES} bytes, because a Kafka request has no room for {size}")
+
+
 def topic_names(text: str) -> tuple[str, ...]:
     """Topic names, each once."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
@@ -67,7 +105,7 @@ def topic_names(text: str) -> tuple[str, ...]:
 
 def _check_topic(name: str, alternative: str = "") -> None:
     if not _legal(name):
-        raise ValueError(f"topic names of letters, digits, '.', '_' and '-' ({name!r} is invalid){alternative}")
+        raise ValueError(f"topic names of letters, digits, '.', '_' and '-' ({quoted(name)} is invalid){alternative}")
 
 
 def _legal(name: str) -> bool:
@@ -126,18 +164,21 @@ def boolean(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-def positive_count(text: str) -> int:
-    """A whole number of at least 1."""
-    if not re.fullmatch(r"\+?\d{1,18}", text.strip()) or int(text) == 0:
-        raise ValueError("a whole number of at least 1")
+def _whole_number(text: str, minimum: int, maximum: int, of_what: str = "") -> int:
+    # Leading zeros count for nothing, as in Java.
+    if not re.fullmatch(r"\+?0*\d{1,19}", text.strip()) or not minimum <= int(text) <= maximum:
+        raise ValueError(f"a whole number{of_what}, from {minimum} to {maximum}")
     return int(text)
+
+
+def positive_count(text: str) -> int:
+    """A whole number of at least 1 that fits into 64 bits."""
+    return _whole_number(text, 1, MAX_INT64)
 
 
 def byte_size(text: str) -> int:
     """A size in bytes."""
-    if not re.fullmatch(r"\+?\d{1,10}", text.strip()) or not 1024 <= int(text) < 2**31:
-        raise ValueError("a whole number of bytes, from 1024 to 2147483647")
-    return int(text)
+    return _whole_number(text, 1024, MAX_INT32, " of bytes")
 
 
 _BYTE_UNITS: dict[str, int] = {
@@ -149,34 +190,30 @@ _BYTE_UNITS: dict[str, int] = {
 
 def byte_string(text: str) -> int:
     """A size in bytes as Spark writes it: a number without a unit is in bytes, and ``k`` is 1024 bytes."""
-    match = re.fullmatch(r"(\d{1,18})([a-z]*)", text.strip().lower())
+    match = re.fullmatch(r"0*(\d{1,19})([a-z]*)", text.strip().lower())
     unit = _BYTE_UNITS.get(match[2] or "b") if match else None
     if not match or unit is None or int(match[1]) == 0:
         raise ValueError(
             "a whole number of bytes of at least 1, or one with a unit (b, k, m, g, t, p), for example 10g"
         )
-    if int(match[1]) * unit >= 2**63:
+    if int(match[1]) * unit > MAX_INT64:
         raise ValueError("less than 8192p, because the size is a 64-bit number in Spark")
     return int(match[1]) * unit
 
 
 def socket_buffer_size(text: str) -> int:
     """The size of a socket buffer in bytes; -1 leaves it to the operating system."""
-    if text.strip() != "-1" and not _is_int32(text, 1):
-        raise ValueError("-1 for the operating system's choice, or a whole number of bytes from 1 to 2147483647")
-    return int(text)
+    if text.strip() == "-1":
+        return -1
+    try:
+        return _whole_number(text, 1, MAX_INT32, " of bytes")
+    except ValueError as error:
+        raise ValueError(f"-1 for the operating system's choice, or {error}") from None
 
 
 def byte_count(text: str) -> int:
     """A number of bytes, also 0."""
-    if not _is_int32(text, 0):
-        raise ValueError("a whole number of bytes, from 0 to 2147483647")
-    return int(text)
-
-
-def _is_int32(text: str, minimum: int) -> bool:
-    """Whether it is a number that fits in a 32-bit field of a Kafka request."""
-    return bool(re.fullmatch(r"\+?\d{1,10}", text.strip())) and minimum <= int(text) < 2**31
+    return _whole_number(text, 0, MAX_INT32, " of bytes")
 
 
 def port_range(text: str) -> tuple[int, int]:
@@ -200,10 +237,8 @@ def dns_lookup(text: str) -> bool:
 
 
 def retry_count(text: str) -> int:
-    """A whole number of at least 0."""
-    if not re.fullmatch(r"\+?\d{1,9}", text.strip()):
-        raise ValueError("a whole number of at least 0")
-    return int(text)
+    """A whole number of at least 0 that fits into 64 bits."""
+    return _whole_number(text, 0, MAX_INT64)
 
 
 def warn_or_fail(text: str) -> str:
@@ -218,11 +253,11 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86
 
 def duration(text: str) -> float:
     """A Spark duration, in seconds; a number without a unit is in milliseconds."""
-    match = re.fullmatch(r"(\d{1,12})\s*([a-z]*)", text.strip().lower())
+    match = re.fullmatch(r"0*(\d{1,19})\s*([a-z]*)", text.strip().lower())
     unit = _UNITS.get(match[2] or "ms") if match else None
     if not match or unit is None:
         raise ValueError("a number with a unit (us, ms, s, m, min, h, d), for example 15m; without a unit it is in ms")
-    return int(match[1]) * unit
+    return min(int(match[1]) * unit, FOREVER)
 
 
 _INTERVAL_UNITS = {
@@ -237,10 +272,10 @@ _INTERVAL_UNITS = {
 def interval(text: str) -> float:
     """An interval as ``trigger(processingTime=...)`` takes it, in seconds; the short units of durations are allowed."""
     spelled = re.sub(r"^interval\s+", "", text.strip().lower())
-    parts = re.findall(r"(\d{1,9})\s*([a-z]+)", spelled)
-    if not re.fullmatch(r"(?:\d{1,9}\s*[a-z]+\s*)+", spelled) or any(unit not in _INTERVAL_UNITS for _, unit in parts):
+    parts = re.findall(r"(\d{1,19})\s*([a-z]+)", spelled)
+    if not re.fullmatch(r"(?:\d{1,19}\s*[a-z]+\s*)+", spelled) or any(unit not in _INTERVAL_UNITS for _, unit in parts):
         raise ValueError("a number with a unit, for example 10 minutes or 30s (units: ms, s, m, h, d)")
-    return sum(int(number) * _INTERVAL_UNITS[unit] for number, unit in parts)
+    return min(sum(int(number) * _INTERVAL_UNITS[unit] for number, unit in parts), FOREVER)
 
 
 def assignor_names(text: str) -> tuple[str, ...]:
@@ -260,10 +295,23 @@ def importable_function(text: str) -> str:
 
 
 def milliseconds(text: str) -> float:
-    """A number of milliseconds, in seconds."""
-    if not _is_int32(text, 1):
-        raise ValueError("a whole number of milliseconds, from 1 to 2147483647")
-    return int(text) / 1000
+    """A number of milliseconds that fits into 32 bits, in seconds."""
+    return _whole_number(text, 1, MAX_INT32, " of milliseconds") / 1000
+
+
+def long_milliseconds(text: str) -> float:
+    """A number of milliseconds that fits into 64 bits, in seconds: what Kafka's Java client declares as a LONG."""
+    return min(_whole_number(text, 1, MAX_INT64, " of milliseconds") / 1000, FOREVER)
+
+
+def idle_time(text: str) -> float:
+    """As :func:`long_milliseconds`; -1 is :data:`FOREVER`, as in Kafka's Java client."""
+    if text.strip() == "-1":
+        return FOREVER
+    try:
+        return long_milliseconds(text)
+    except ValueError as error:
+        raise ValueError(f"-1 for no limit, or {error}") from None
 
 
 def group_protocol(text: str) -> bool:

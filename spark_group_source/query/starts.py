@@ -33,6 +33,7 @@ from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, KafkaClients
 from spark_group_source.offsets import (
+    MAX_OFFSET,
     BatchOffset,
     OffsetRange,
     Offsets,
@@ -143,11 +144,11 @@ def starting_offsets_callback(path: str | None) -> Callable[[Offsets, Offsets], 
             }
         except Exception as error:
             raise OptionError(f"The function '{path}' of 'startingOffsetsCallback' failed: {error!r}.") from error
-        wrong = [tp for tp, offset in moved.items() if tp not in positions or offset < 0]
+        wrong = [tp for tp, offset in moved.items() if tp not in positions or not 0 <= offset <= MAX_OFFSET]
         if wrong:
             raise OptionError(
                 f"The function '{path}' of 'startingOffsetsCallback' returned offset {moved[wrong[0]]} for {wrong[0]}.",
-                "Return offsets of at least 0, and only for the partitions in its second argument.",
+                f"Return offsets from 0 to {MAX_OFFSET}, and only for the partitions in its second argument.",
             )
         return moved
 

@@ -15,25 +15,46 @@ from spark_group_source.options.unsupported import UNSUPPORTED
 from spark_group_source.options.values import Option
 from tests.unit.options.test_options import GOOD, PATTERN
 
-LARGE = "2147483648"
+LARGE, LONGEST = "2147483648", "9223372036854775807"
 ASSIGN = ("", "t", "{}", "[0]", '{"t":0}', '{"t":[]}', '{"t":["0"]}', '{"t":[true]}', '{"t":{"0":1}}')
-HOSTS = ("", " , ", "b1", "b1:x", "b1:0", "b1:65536", ":9092", "b1 :9092")
+HOSTS = (
+    "",
+    " , ",
+    "b1",
+    "b1:x",
+    "b1:0",
+    "b1:65536",
+    ":9092",
+    "b1 :9092",
+    "http//b1:9092",
+    "http:/b1:9092",
+    "http://b1:9092/",
+    "b1/kafka:9092",
+    "'b1:9092'",
+    '["b1:9092"]',
+    "b1:9092;b2:9092",
+)
 
 # fmt: off
 KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
     values.host_ports: ("b1:9092,b2:9092", HOSTS, "host:port"),
     values.non_blank: ("a-name", ("", "  "), "not empty"),
+    values.wire_name: ("a-name", ("", "  "), "not empty"),
+    values.optional_wire_name: ("a-name", (), "not empty"),
+    values.client_id: ("a-name", (), "not empty"),
     values.instance_id: ("host-1", ("", "a b", "..", "x" * 250), "name"),
     values.topic_names: ("a,b", ("", " , ", "a b", "..", "x" * 250), "topic names"),
     values.topic_pattern: ("orders-.*", ("", "orders-[", "(", "*"), "regular expression"),
     values.boolean: ("true", ("", "yes", "1", "on", "t"), "true or false"),
     values.byte_string: ("10g", ("", "0", "-1", "1.5g", "10 g", "g", "10gib", "0k"), "for example 10g"),
-    values.positive_count: ("1000", ("", "0", "-1", "1.5", "1e3", "ten", "0x10", "1_000"), "at least 1"),
+    values.positive_count: ("1000", ("", "0", "-1", "1.5", "1e3", "ten", "0x10", "1_000"), f"from 1 to {LONGEST}"),
     values.byte_size: ("65536", ("", "0", "1023", "-1", "1m", LARGE), "from 1024 to 2147483647"),
     values.socket_buffer_size: ("65536", ("", "0", "-2", "64k", LARGE), "-1 for the operating system"),
     values.byte_count: ("1", ("", "-1", "1k", LARGE), "from 0 to 2147483647"),
-    values.retry_count: ("3", ("", "-1", "3.0", "three"), "at least 0"),
+    values.retry_count: ("3", ("", "-1", "3.0", "three"), f"from 0 to {LONGEST}"),
     values.milliseconds: ("45000", ("", "0", "-1", "45s", "1.5", LARGE), "milliseconds, from 1 to 2147483647"),
+    values.long_milliseconds: ("45000", ("", "0", "-1", "45s", "1.5"), f"from 1 to {LONGEST}"),
+    values.idle_time: ("45000", ("", "0", "-2", "45s", "1.5"), "-1 for no limit, or a whole number of milliseconds"),
     values.duration: ("15m", ("", "5 minutes", "-1s", "2.5s", "m", "15 parsecs"), "for example 15m"),
     values.interval: ("10 minutes", ("", "5", "-1s", "2.5s", "10 parsecs", "minutes"), "for example 10 minutes"),
     values.group_protocol: ("consumer", ("", "kip-848", "share"), "classic or consumer"),
@@ -57,8 +78,9 @@ BY_NAME = {"startingTimestamp": TIME, "endingTimestamp": TIME,
            "startingOffsetsByTimestamp": TIMES, "endingOffsetsByTimestamp": TIMES}
 """The same for options with their own parser."""
 
-NAMES = {values.non_blank, values.instance_id, values.topic_names, values.topic_pattern, values.importable_function,
-         values.host_ports, values.partitions_json, values.assignor_names}
+NAMES = {values.non_blank, values.wire_name, values.optional_wire_name, values.client_id, values.instance_id,
+         values.topic_names, values.topic_pattern, values.importable_function, values.host_ports,
+         values.partitions_json, values.assignor_names}
 """Parsers of texts whose case matters."""
 # fmt: on
 

@@ -10,6 +10,7 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.offsets import MAX_OFFSET
 from spark_group_source.options import values
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
@@ -74,6 +75,8 @@ def test_member_options_with_assign_are_an_error() -> None:
     [
         ("kafka.bootstrap.servers", "b1:9092;b2:9092", "separated by commas"),
         ("kafka.bootstrap.servers", "::1:9092", "[::1]:9092"),
+        ("kafka.bootstrap.servers", "http//b1:9092", "and no URLs"),
+        ("kafka.bootstrap.servers", "http://b1:9092/kafka", "and no URLs"),
         ("subscribe", "a,b c", "'b c'"),
         ("subscribe", "orders-.*", "set 'subscribePattern' instead"),
         ("subscribePattern", "orders-[", "unterminated"),
@@ -151,12 +154,14 @@ def test_options_of_the_other_group_protocol_are_refused(given: dict[str, str], 
 LARGEST = 2**31 - 1
 NUMBERS: dict[Callable[[str], Any], tuple[int, int]] = {
     values.milliseconds: (1, LARGEST - 1),  # some need another that is longer
-    values.duration: (0, 10**12 - 1),
+    values.long_milliseconds: (1, MAX_OFFSET),
+    values.idle_time: (1, MAX_OFFSET),
+    values.duration: (0, MAX_OFFSET),
     values.byte_size: (1024, LARGEST),
     values.byte_count: (0, LARGEST),
     values.socket_buffer_size: (1, LARGEST),
-    values.positive_count: (1, 10**18 - 1),
-    values.retry_count: (0, 10**9 - 1),
+    values.positive_count: (1, MAX_OFFSET),
+    values.retry_count: (0, MAX_OFFSET),
 }
 """The minimum and maximum of each parser of numbers."""
 

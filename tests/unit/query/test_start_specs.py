@@ -120,6 +120,7 @@ def answer(old: object, new: object) -> Any:
         (lambda: 1 / 0, "ZeroDivisionError('division by zero')"),
         (lambda: {"other": {0: 3}}, "returned offset 3 for other-0"),
         (lambda: {"t": {0: -1}}, "returned offset -1 for t-0"),
+        (lambda: {"t": {0: 2**63}}, "returned offset 9223372036854775808 for t-0"),
     ],
 )
 def test_a_callback_that_fails_or_returns_nonsense_is_an_error_that_names_it(returned: Any, says: str) -> None:
