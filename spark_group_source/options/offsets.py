@@ -9,56 +9,94 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from spark_group_source.errors import OptionError
-from spark_group_source.offsets import MAX_OFFSET, TopicPartition
+from spark_group_source.errors import CheckpointError, OptionError
+from spark_group_source.offsets import COUNTERS, MAX_OFFSET, BatchOffset, TopicPartition
+from spark_group_source.text import printable, quoted
 
 OTHERS = "*"
 """The name that stands for all partitions that the JSON does not name. No topic can have it."""
 
 
-def parse_numbers(text: str, number_of: Callable[[Any], int], expected: str) -> dict[TopicPartition, int]:
-    """The number of each partition.
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers in the JSON of an option: by partition, by topic for all its partitions, and of :data:`OTHERS`."""
+
+    partitions: Mapping[TopicPartition, int]
+    topics: Mapping[str, int] = field(default_factory=dict)
+    others: int | None = None
+
+
+NumberOf = Callable[[Any], int]
+"""Turns a value of the JSON into a number, or raises ``ValueError``."""
+
+
+def parse_numbers(text: str, number_of: NumberOf, expected: str, whole_of: NumberOf | None = None) -> Numbers:
+    """The numbers in JSON such as ``{"orders": {"0": 23}, "customers": "earliest", "*": -2}``.
 
     Args:
-        number_of: turns a value of the JSON into a number, or raises ``ValueError``.
+        number_of: for the value of a partition.
         expected: the text of each error; the problem follows in parentheses.
+        whole_of: for the value of a topic, or of :data:`OTHERS`; ``None`` if only partitions have numbers.
 
     Raises:
         ValueError: the text is not such JSON.
     """
-    return parse_numbers_and_others(text, number_of, expected)[0]
-
-
-def parse_numbers_and_others(
-    text: str, number_of: Callable[[Any], int], expected: str, others_of: Callable[[Any], int] | None = None
-) -> tuple[dict[TopicPartition, int], int | None]:
-    """As :func:`parse_numbers`, and the number of :data:`OTHERS` if the JSON has one, by ``others_of``."""
-    numbers: dict[TopicPartition, int] = {}
-    others = None
     if not text.lstrip().startswith(("{", "[")):
         raise ValueError(expected)  # a mistyped word, not JSON
     try:
         # Pairs keep both of two equal names; a dictionary would silently drop the first.
-        for topic, values in _pairs(json.loads(text, object_pairs_hook=tuple)):
-            if topic == OTHERS and others_of is not None:
-                if others is not None:
-                    raise ValueError(f'the JSON names "{OTHERS}" twice')
-                others = others_of(values)
-                continue
-            for key, value in _pairs(values):
-                tp = TopicPartition(topic, _partition(key))
-                if tp in numbers:
-                    raise ValueError(f"the JSON names {tp} twice")
-                numbers[tp] = number_of(value)
-        if not numbers:
-            raise ValueError("the JSON names no partition")
+        numbers = _numbers(_pairs(json.loads(text, object_pairs_hook=tuple)), number_of, whole_of)
     except ValueError as error:
         raise ValueError(f"{expected} ({error})") from None
-    return numbers, others
+    return numbers
+
+
+def _numbers(pairs: tuple[tuple[str, Any], ...], number_of: NumberOf, whole_of: NumberOf | None) -> Numbers:
+    partitions: dict[TopicPartition, int] = {}
+    topics: dict[str, int] = {}
+    for topic, values in pairs:
+        if whole_of is not None and (topic == OTHERS or not isinstance(values, tuple)):
+            if topic in topics:
+                raise ValueError(f"the JSON names {quoted_in_json(topic)} twice")
+            topics[topic] = _whole(topic, values, whole_of)
+            continue
+        for key, value in _pairs(values):
+            tp = TopicPartition(topic, _partition(key))
+            if tp in partitions:
+                raise ValueError(f"the JSON names {tp} twice")
+            partitions[tp] = number_of(value)
+    others = topics.pop(OTHERS, None)
+    _check_topics(topics, partitions)
+    return Numbers(partitions, topics, others)
+
+
+def _check_topics(topics: Collection[str], partitions: Collection[TopicPartition]) -> None:
+    in_both = sorted(set(topics) & {tp.topic for tp in partitions})
+    if in_both:
+        raise ValueError(f"the JSON names {quoted_in_json(in_both[0])} as a whole and by partition")
+    if not partitions and not topics:
+        raise ValueError("the JSON names no partition")
+
+
+def _whole(topic: str, value: Any, whole_of: NumberOf) -> int:
+    """The number that stands for all partitions of a topic, or for :data:`OTHERS`."""
+    try:
+        return whole_of(value)
+    except ValueError:
+        if topic == OTHERS:
+            raise ValueError(f'"{OTHERS}" stands for all other partitions, and must be -2 or -1') from None
+        raise ValueError(
+            f"{quoted_in_json(topic)} must have an offset for each of its partitions, or earliest or latest"
+        ) from None
+
+
+def quoted_in_json(text: str) -> str:
+    """A text as JSON has it, cut to a readable length."""
+    return printable(json.dumps(text, ensure_ascii=False))
 
 
 def _pairs(value: Any) -> tuple[tuple[str, Any], ...]:
@@ -69,11 +107,12 @@ def _pairs(value: Any) -> tuple[tuple[str, Any], ...]:
 
 def _partition(text: str) -> int:
     if not re.fullmatch(r"\d{1,9}", text):
-        raise ValueError(f"{text!r} is not a partition number")
+        raise ValueError(f"{quoted(text)} is not a partition number")
     return int(text)
 
 
 EXAMPLE_OFFSETS = '{"orders":{"0":23,"1":-2}}'
+EXAMPLE_TOPICS = '{"orders":"earliest"}'
 EXAMPLE_ENDS = '{"orders":{"0":23,"1":-1}}'
 EXAMPLE_TIMES = '{"orders":{"0":1735689600000,"1":1735689600000}}'
 
@@ -102,21 +141,29 @@ class FromCommitted:
 class SpecificOffsets:
     """An offset for each partition of the subscription, from the JSON of ``option``.
 
-    ``others`` applies to the partitions that ``offsets`` does not name. If it is ``None``, the JSON must name all.
+    ``topics`` apply to all partitions of a topic, of which ``offsets`` names none. ``others`` applies to the partitions
+    that neither names. If it is ``None``, the JSON must name all.
     """
 
     offsets: Mapping[TopicPartition, int | Earliest | Latest]
     option: str
     others: Earliest | Latest | None = None
+    topics: Mapping[str, Earliest | Latest] = field(default_factory=dict)
 
     def of(self, tp: TopicPartition) -> int | Earliest | Latest | None:
         """The offset of a partition; ``None`` if the JSON says nothing of it."""
-        return self.offsets.get(tp, self.others)
+        return self.offsets.get(tp, self.topics.get(tp.topic, self.others))
+
+    @property
+    def values(self) -> list[int | Earliest | Latest]:
+        """All offsets, without their partitions."""
+        others = [] if self.others is None else [self.others]
+        return [*self.offsets.values(), *self.topics.values(), *others]
 
     @property
     def digest(self) -> str:
         """Eight characters, others for other offsets."""
-        return hashlib.sha256(as_json(self.offsets, self.others).encode()).hexdigest()[:8]
+        return hashlib.sha256(as_json(self.offsets, self.others, self.topics).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +201,13 @@ def parse_start(text: str) -> Earliest | Latest | FromCommitted | SpecificOffset
     }
     expected = (
         "earliest, latest, committed or JSON with an offset for every partition of the subscription, where -2 is"
-        f' earliest, -1 is latest and "{OTHERS}" stands for all other partitions, for example {EXAMPLE_OFFSETS}'
+        f' earliest, -1 is latest and "{OTHERS}" stands for all other partitions, for example {EXAMPLE_OFFSETS} or'
+        f" {EXAMPLE_TOPICS}"
     )
     word = words.get(text.strip().lower())
     if word is not None:
         return word
-    numbers, others = parse_numbers_and_others(text, _offset, expected, _sentinel)
-    return SpecificOffsets(_offsets(numbers), "startingOffsets", None if others is None else _SENTINELS[others])
+    return _specific(text, "startingOffsets", expected)
 
 
 def parse_fallback(text: str) -> FromCommitted:
@@ -186,9 +233,49 @@ def parse_end(text: str) -> Latest | SpecificOffsets:
         return Latest()
     expected = (
         "latest or JSON with an offset for every partition of the subscription, where -1 is latest, for example"
-        f" {EXAMPLE_ENDS}"
+        f' {EXAMPLE_ENDS} or {{"orders":"latest"}}'
     )
-    return SpecificOffsets(_offsets(parse_numbers(text, _offset, expected)), "endingOffsets")
+    spec = _specific(text, "endingOffsets", expected)
+    if spec.others is not None:
+        raise ValueError(f'{expected} (only startingOffsets may have "{OTHERS}")')
+    return spec
+
+
+def _specific(text: str, option: str, expected: str) -> SpecificOffsets:
+    """The offsets in JSON, which may also be an offset of a query's progress."""
+    progress = _progress_offset(text)
+    numbers = parse_numbers(progress or text, _offset, expected, _sentinel)
+    return SpecificOffsets(
+        {tp: _SENTINELS.get(number, number) for tp, number in numbers.partitions.items()},
+        option,
+        None if numbers.others is None else _SENTINELS[numbers.others],
+        {topic: _SENTINELS[number] for topic, number in numbers.topics.items()},
+    )
+
+
+def _progress_offset(text: str) -> str | None:
+    """The JSON of this option for an offset that a query's progress shows; ``None`` for another text.
+
+    ``startOffset`` and ``endOffset`` are a :class:`BatchOffset`, whose ends are the next offsets to read.
+    ``latestOffset`` has the counters of the query beside the offsets.
+
+    Raises:
+        ValueError: a later release wrote the offset.
+    """
+    try:
+        shown = json.loads(text)
+    except ValueError:
+        return None  # an error of the other parser says what is wrong
+    if not isinstance(shown, dict):
+        return None
+    if isinstance(shown.get("version"), int) and "topics" in shown:
+        try:
+            return as_json(BatchOffset.from_json(shown).ends())
+        except CheckpointError as error:
+            raise ValueError(f"JSON that this release can read. {error.happened}") from None
+    if COUNTERS in shown:
+        return json.dumps({topic: offsets for topic, offsets in shown.items() if topic != COUNTERS})
+    return None
 
 
 def parse_timestamp_strategy(text: str) -> bool:
@@ -220,7 +307,7 @@ def timestamp_parser(option: str, or_latest: bool = False) -> Callable[[str], At
 def timestamps_parser(option: str, or_latest: bool = False) -> Callable[[str], AtTimestamp]:
     """The parser of an option with a time for each partition, as JSON; it raises as :func:`parse_start` does."""
     expected = f"JSON with milliseconds since 1970 for every partition of the subscription, for example {EXAMPLE_TIMES}"
-    return lambda text: AtTimestamp(parse_numbers(text, _time, expected), option, or_latest)
+    return lambda text: AtTimestamp(parse_numbers(text, _time, expected).partitions, option, or_latest)
 
 
 def check_start(given: StartSpec | None, fallback: FromCommitted | None, time: AtTimestamp | None, reset: bool) -> None:
@@ -254,11 +341,17 @@ def check_start(given: StartSpec | None, fallback: FromCommitted | None, time: A
         )
 
 
-def as_json(values: Mapping[TopicPartition, int | Earliest | Latest], others: Earliest | Latest | None = None) -> str:
+def as_json(
+    values: Mapping[TopicPartition, int | Earliest | Latest],
+    others: Earliest | Latest | None = None,
+    topics: Mapping[str, Earliest | Latest] | None = None,
+) -> str:
     """The JSON of these values as the options accept it, in one line; partitions sorted by number."""
-    by_topic: dict[str, dict[str, int]] = {}
+    by_topic: dict[str, Any] = {}
     for tp, value in sorted(values.items(), key=lambda item: item[0]):
         by_topic.setdefault(tp.topic, {})[str(tp.partition)] = number_in_json(value)
+    for topic, value in sorted((topics or {}).items(), key=lambda item: item[0]):
+        by_topic[topic] = "earliest" if isinstance(value, Earliest) else "latest"
     rest = {} if others is None else {OTHERS: number_in_json(others)}
     return json.dumps(by_topic | rest, separators=(",", ":"), ensure_ascii=False)
 
@@ -269,19 +362,19 @@ def number_in_json(value: int | Earliest | Latest) -> int:
 
 
 _SENTINELS: dict[int, Earliest | Latest] = {-2: Earliest(), -1: Latest()}
-
-
-def _offsets(numbers: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | Earliest | Latest]:
-    return {tp: _SENTINELS.get(number, number) for tp, number in numbers.items()}
+_WORDS = {"earliest": -2, "latest": -1}
 
 
 def _sentinel(value: Any) -> int:
-    if type(value) is not int or value not in _SENTINELS:
-        raise ValueError(f'"{OTHERS}" stands for all other partitions, and must be -2 or -1')
-    return value
+    number = _WORDS.get(value.lower(), value) if isinstance(value, str) else value
+    if type(number) is not int or number not in _SENTINELS:
+        raise ValueError("neither earliest nor latest")
+    return number
 
 
 def _offset(value: Any) -> int:
+    if isinstance(value, str) and value.lower() in _WORDS:
+        return _WORDS[value.lower()]
     return _number(value, -2)
 
 
@@ -293,8 +386,10 @@ def _time(value: Any) -> int:
 
 
 def _number(value: Any, minimum: int) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 23.0, as pandas writes whole numbers; Spark's own source reads it, too
     # JSON's true is an int in Python.
     if type(value) is not int or not minimum <= value <= MAX_OFFSET:
-        shown = "a JSON object" if isinstance(value, tuple) else json.dumps(value)
-        raise ValueError(f"{shown} is not a whole number of at least {minimum}")
+        shown = "a JSON object" if isinstance(value, tuple) else printable(json.dumps(value))
+        raise ValueError(f"{shown} is not a whole number from {minimum} to {MAX_OFFSET}")
     return value

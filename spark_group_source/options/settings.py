@@ -94,13 +94,13 @@ def check_batch(options: SourceOptions) -> None:
         OptionError: it starts at latest or ends at earliest, or the group id is missing.
     """
     start, end = batch_start(options), batch_end(options)
-    starts = [*start.offsets.values(), start.others] if isinstance(start, SpecificOffsets) else [start]
+    starts = start.values if isinstance(start, SpecificOffsets) else [start]
     if Latest() in starts:
         raise OptionError(
             "Option 'startingOffsets' is latest (-1), and a batch query from there has no records.",
             "Set it to offsets, earliest (-2) or committed, or set a time with 'startingTimestamp'.",
         )
-    if isinstance(end, SpecificOffsets) and Earliest() in end.offsets.values():
+    if isinstance(end, SpecificOffsets) and Earliest() in end.values:
         raise OptionError(
             "Option 'endingOffsets' contains -2 (earliest), and a batch query up to there has no records.",
             "Set it to offsets, or -1 for the end offset.",

@@ -41,26 +41,50 @@ def check_names(spec: StartSpec, existing: Collection[TopicPartition]) -> None:
     Raises:
         OptionError: with the missing and the unknown partitions, and the JSON to write.
     """
-    named = _named(spec)
-    default: int | Earliest | Latest
+    unknown = {str(tp) for tp in _named(spec).keys() - set(existing)}
     if isinstance(spec, SpecificOffsets):
-        default = Latest() if spec.option == "endingOffsets" else Earliest()
-    elif isinstance(spec, AtTimestamp) and isinstance(spec.timestamps, Mapping):
-        default = min(spec.timestamps.values())
-    else:
-        return
-    others = spec.others if isinstance(spec, SpecificOffsets) else None
-    missing, unknown = set(existing) - named.keys(), named.keys() - set(existing)
-    if others is not None:
-        missing = set()
+        unknown |= spec.topics.keys() - {tp.topic for tp in existing}
+    _check(spec, existing, unknown)
+
+
+def _check(spec: StartSpec, existing: Collection[TopicPartition], unknown: Collection[str]) -> None:
+    """Raises the error of :func:`check_names` if ``unknown`` are named, or not all that exist."""
+    missing = _missing(spec, existing)
     if not missing and not unknown:
         return
     wrong = [f"missing: {names(missing)}"] if missing else []
     wrong += [f"not in the subscription: {names(unknown)}"] if unknown else []
+    assert isinstance(spec, (SpecificOffsets, AtTimestamp))
     raise OptionError(
         f"Option '{spec.option}' must name exactly the partitions of the subscription; {'; '.join(wrong)}.",
-        f"Write, with your own values: {as_json({tp: named.get(tp, others or default) for tp in existing}, others)}",
+        f"Write, with your own values: {_complete_json(spec, existing, unknown)}",
     )
+
+
+def _missing(spec: StartSpec, existing: Collection[TopicPartition]) -> set[TopicPartition]:
+    """The partitions that exist and for which a spec that must name all has no offset or time."""
+    if isinstance(spec, SpecificOffsets):
+        return {tp for tp in existing if spec.of(tp) is None}
+    if isinstance(spec, AtTimestamp) and isinstance(spec.timestamps, Mapping):
+        return set(existing) - spec.timestamps.keys()
+    return set()
+
+
+def _complete_json(
+    spec: SpecificOffsets | AtTimestamp, existing: Collection[TopicPartition], unknown: Collection[str]
+) -> str:
+    """The JSON with the values of a spec for what exists, and with the usual one for what it leaves out."""
+    named = _named(spec)
+    if isinstance(spec, AtTimestamp):
+        return as_json({tp: named.get(tp, min(named.values(), key=_time)) for tp in existing})
+    default = spec.others or (Latest() if spec.option == "endingOffsets" else Earliest())
+    topics = {topic: offset for topic, offset in spec.topics.items() if topic not in unknown}
+    offsets = {tp: named.get(tp, default) for tp in existing if tp.topic not in topics}
+    return as_json(offsets, spec.others, topics)
+
+
+def _time(value: int | Earliest | Latest) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _always(start: int, end: int) -> bool:
@@ -85,7 +109,7 @@ def resolve_spec(
         OptionError: no record has the time or a later one, and the options make that an error. Or ``spec`` names
             partitions and not all of these: the option changed before all partitions had started.
     """
-    check_names(spec, {*partitions, *_named(spec)})
+    _check(spec, {*partitions, *_named(spec)}, unknown=())
     if isinstance(spec, SpecificOffsets):
         offsets = {tp: offset for tp in partitions if (offset := spec.of(tp)) is not None}
         return raise_or_clamp(offsets, look_up, fail_on_data_loss, f"Option '{spec.option}' has", is_needed)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition, latest_offset_json
 from spark_group_source.options import offsets, settings, table
 from spark_group_source.options.offsets import AtTimestamp, Earliest, FromCommitted, Latest, SpecificOffsets
 from spark_group_source.options.parsing import parse_options
@@ -17,6 +20,7 @@ A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 10
 def test_starting_offsets_are_words_in_any_case_or_json() -> None:
     words = [offsets.parse_start(text) for text in ("earliest", " LATEST ", "Committed")]
     assert words == [Earliest(), Latest(), FromCommitted(None)]
+    assert offsets.parse_start('{"t":{"0":23.0}}') == SpecificOffsets({A: 23}, "startingOffsets")
     specific = SpecificOffsets({A: 23, B: Earliest(), C: Latest()}, "startingOffsets")
     assert offsets.parse_start(' {"t": {"0": 23}, "u": {"10": -1}, "t": {"1": -2}} ') == specific
 
@@ -36,9 +40,51 @@ def test_an_unclear_offset_of_all_other_partitions_is_an_error() -> None:
             offsets.parse_start(f'{{"t":{{"0":1}},"*":{others}}}')
     with pytest.raises(ValueError, match="the JSON names no partition"):
         offsets.parse_start('{"*":-2}')
-    for parse in (offsets.parse_end, offsets.timestamps_parser("startingOffsetsByTimestamp")):
-        with pytest.raises(ValueError, match="a topic has no partitions"):
-            parse('{"t":{"0":1735689600000},"*":-1}')
+    with pytest.raises(ValueError, match=r'only startingOffsets may have "\*"'):
+        offsets.parse_end('{"t":{"0":7},"*":-1}')
+    with pytest.raises(ValueError, match="a topic has no partitions"):
+        offsets.timestamps_parser("startingOffsetsByTimestamp")('{"t":{"0":1735689600000},"*":-1}')
+
+
+@pytest.mark.parametrize("parse", [offsets.parse_start, offsets.parse_end])
+def test_earliest_and_latest_may_stand_for_a_topic_or_a_partition(parse: Callable[[str], object]) -> None:
+    """A topic as a whole is of SPARK-58774; Spark's own source accepts no word for a partition."""
+    spec = parse('{"t":"earliest","u":{"10":23,"0":"Latest"},"v":"LATEST"}')
+    assert isinstance(spec, SpecificOffsets)
+    assert spec.topics == {"t": Earliest(), "v": Latest()}
+    assert spec.offsets == {C: 23, TopicPartition("u", 0): Latest()}
+    places = (A, B, C, TopicPartition("v", 7), TopicPartition("w", 0))
+    assert [spec.of(tp) for tp in places] == [Earliest(), Earliest(), 23, Latest(), None]
+    text = offsets.as_json(spec.offsets, spec.others, spec.topics)
+    assert text == '{"u":{"0":-1,"10":23},"t":"earliest","v":"latest"}'
+    assert parse(text) == spec
+
+
+def test_all_other_partitions_may_have_a_word_and_a_topic_may_have_a_number() -> None:
+    spec = offsets.parse_start('{"t":-2,"u":{"10":1},"*":"latest"}')
+    assert spec == SpecificOffsets({C: 1}, "startingOffsets", Latest(), {"t": Earliest()})
+    other = offsets.parse_start('{"t":-1,"u":{"10":1},"*":"latest"}')
+    assert isinstance(spec, SpecificOffsets)
+    assert isinstance(other, SpecificOffsets)
+    assert spec.digest != other.digest
+
+
+PROGRESS = BatchOffset.of([OffsetRange("t", 0, 3, 23, "id", 4), OffsetRange("t", 1, 7, 7, "id")], "g").as_json()
+
+
+def test_an_offset_of_a_progress_is_read_as_the_positions_it_shows() -> None:
+    """Users copy them: an offset of Spark's own source has the form of the option."""
+    expected = {A: 23, B: 7}
+    for shown in (PROGRESS, latest_offset_json(expected, {"batches": 3}), {"t": {"0": 23, "1": 7}}):
+        for parse in (offsets.parse_start, offsets.parse_end):
+            spec = parse(json.dumps(shown))
+            assert isinstance(spec, SpecificOffsets)
+            assert spec.offsets == expected
+    with pytest.raises(ValueError, match="JSON that this release can read.*format version 99"):
+        offsets.parse_start(json.dumps(PROGRESS | {"version": 99}))
+    for without_partitions in (json.dumps(BatchOffset(group="g").as_json()), '{"#counters": {}}'):
+        with pytest.raises(ValueError, match="names no partition"):
+            offsets.parse_start(without_partitions)
 
 
 def test_the_digest_of_offsets_depends_on_the_offsets_only() -> None:
@@ -58,11 +104,16 @@ def test_the_digest_of_offsets_depends_on_the_offsets_only() -> None:
     [
         ('{"t":{"0":1}', "Expecting"),
         ("[]", "a topic has no partitions"),
-        ('{"t":[0,1]}', "a topic has no partitions"),
+        ('{"t":[0,1]}', '"t" must have an offset for each of its partitions, or earliest or latest'),
+        ('{"t":"first"}', '"t" must have an offset for each of its partitions, or earliest or latest'),
+        ('{"t":{"0":"first"}}', '"first" is not a whole number'),
+        ('{"t":23}', '"t" must have an offset for each of its partitions'),
+        ('{"t":"earliest","t":"latest"}', 'the JSON names "t" twice'),
+        ('{"t":"earliest","t":{"0":23}}', 'the JSON names "t" as a whole and by partition'),
         ("{}", "the JSON names no partition"),
         ('{"t":{}}', "the JSON names no partition"),
         ('{"t":{"first":1}}', "'first' is not a partition number"),
-        ('{"t":{"0":-3}}', "-3 is not a whole number of at least -2"),
+        ('{"t":{"0":-3}}', "-3 is not a whole number from -2 to 9223372036854775807"),
         ('{"t":{"0":"1"}}', '"1" is not a whole number'),
         ('{"t":{"-1":1}}', "'-1' is not a partition number"),
         ('{"t":{"0":1.5}}', "1.5 is not a whole number"),
@@ -172,7 +223,9 @@ def test_a_batch_read_from_latest_or_to_earliest_is_an_error() -> None:
     for name, value, says in (
         ("startingOffsets", "latest", "'startingOffsets' is latest"),
         ("startingOffsets", '{"t":{"0":7,"1":-1}}', "'startingOffsets' is latest"),
+        ("startingOffsets", '{"t":"latest"}', "'startingOffsets' is latest"),
         ("endingOffsets", '{"t":{"0":7,"1":-2}}', "'endingOffsets' contains -2"),
+        ("endingOffsets", '{"t":"earliest"}', "'endingOffsets' contains -2"),
     ):
         with pytest.raises(OptionError, match=says):
             settings.check_batch(parsed(**{name: value}))

@@ -83,7 +83,7 @@ def test_member_options_with_assign_are_an_error() -> None:
         ("subscribePattern", "orders-[[:digit:]]+", "Possible nested set"),
         ("assign", '{"t": [0, -1]}', "topic 't' has -1"),
         ("assign", '{"a b": [0]}', "'a b'"),
-        ("endingOffsetsByTimestamp", '{"t":{"0":-1}}', "-1 is not a whole number of at least 0"),
+        ("endingOffsetsByTimestamp", '{"t":{"0":-1}}', "-1 is not a whole number from 0 to"),
         ("maxBytesPerTrigger", "8192p", "less than 8192p"),
         ("startingOffsetsCallback", "no_such_module:f", "No module named"),
         ("startingOffsetsCallback", "json:no_such_function", "no function 'no_such_function'"),

@@ -43,6 +43,7 @@ class Leaders:
         (SpecificOffsets({A: Earliest(), B: 2}, "x"), {A: 10, B: 2}),
         (SpecificOffsets({A: 13}, "x", Earliest()), {A: 13, B: 0}),
         (SpecificOffsets({A: 13}, "x", Latest()), {A: 13, B: 5}),
+        (SpecificOffsets({}, "x", None, {"t": Latest(), "absent": Earliest()}), {A: 20, B: 5}),
         (AtTimestamp({A: 1200, B: 0}, "x", or_latest=False), {A: 12, B: 0}),
         (AtTimestamp(1200, "x", or_latest=True), {A: 12, B: 5}),
         (AtTimestamp(9999, "x", or_latest=True), {A: 20, B: 5}),
@@ -80,12 +81,19 @@ NO_TOPIC = ["not in the subscription: u-0."]
         (SpecificOffsets({A: 7}, "startingOffsets"), ["missing: t-1."], '{"t":{"0":7,"1":-2}}'),
         (SpecificOffsets({A: 7, B: Latest(), C: 1}, "startingOffsets"), NO_TOPIC, '{"t":{"0":7,"1":-1}}'),
         (SpecificOffsets({A: 7, C: 1}, "startingOffsets", Earliest()), NO_TOPIC, '{"t":{"0":7,"1":-2},"*":-2}'),
+        (
+            SpecificOffsets({}, "startingOffsets", None, {"t": Latest(), "v": Latest()}),
+            ["not in the subscription: v."],
+            '{"t":"latest"}',
+        ),
+        (SpecificOffsets({C: 4}, "startingOffsets", Latest(), {"t": Earliest()}), NO_TOPIC, '{"t":"earliest","*":-1}'),
         (AtTimestamp({B: 8, C: 3}, "endingOffsetsByTimestamp", True), ["missing: t-0;", "u-0."], '{"t":{"0":3,"1":8}}'),
     ],
 )
 def test_a_spec_by_partition_must_name_exactly_the_existing_ones(at: StartSpec, says: list[str], write: str) -> None:
     check_names(SpecificOffsets({A: 1, B: 2}, "x"), {A, B})
     check_names(SpecificOffsets({A: 1}, "x", Earliest()), {A, B})
+    check_names(SpecificOffsets({}, "x", None, {"t": Earliest()}), {A, B})
     with pytest.raises(OptionError) as refused:
         check_names(at, {A, B})
     for each in (*says, write, "must name exactly"):
