@@ -109,14 +109,16 @@ EXAMPLE = (
 )
 _TOKEN = re.compile(
     r"""
-    (?P<blank> \s+ | //[^\n]* | /\*.*?\*/ )
+    (?P<blank> (?: \s | \ufeff )+ | //[^\n]* | /\*.*?\*/ | \\+[nrt] | \\(?=\s) )
     | "(?P<double> (?:[^"\\\n]|\\.)* )"
     | '(?P<single> (?:[^'\\\n]|\\.)* )'
-    | (?P<word> [^\s"'=;/]+ )
+    | (?P<word> [^\s"'=;/\\]+ )
     | (?P<mark> [=;] )
     """,
     re.VERBOSE | re.DOTALL,
 )
+"""A blank may be a line break that a secret store or a properties file has turned into ``\\n``: outside of quotes no
+token of Java's tokenizer has a backslash."""
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _FLAGS = ("required", "requisite", "sufficient", "optional")
 _PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
@@ -140,6 +142,8 @@ def parse_jaas(text: str) -> PasswordLogin | OAuthLogin | IamLogin:
     Raises:
         ValueError: the line is invalid; the message completes "It must be".
     """
+    if re.match(r"[\s\ufeff]*[\"'`].*LoginModule", text):
+        raise ValueError(f"{EXAMPLE} (without quotes around the whole line)")
     tokens = _tokens(text)
     if len(tokens) < 3 or tokens[-1] != ("mark", ";"):
         raise ValueError(f"{EXAMPLE} (the line must end with a semicolon)")

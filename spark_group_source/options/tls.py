@@ -13,6 +13,7 @@ from spark_group_source.errors import OptionError
 from spark_group_source.options import msk_iam
 from spark_group_source.options.values import Option, non_blank
 from spark_group_source.text import Secret
+from spark_group_source.wire.pem import CERTIFICATE, PRIVATE_KEY, select
 from spark_group_source.wire.settings import TLS_VERSIONS, Tls, how_to_convert
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -78,7 +79,7 @@ def secret(text: str) -> Secret:
     """Any text that is not empty."""
     if not text:
         raise ValueError("a text that is not empty")
-    if text.endswith("\n"):
+    if text.endswith(("\n", "\r")):
         raise ValueError("a text without a line break at its end: after reading a file, remove it with strip()")
     return Secret(text)
 
@@ -90,25 +91,42 @@ def non_blank_secret(text: str) -> Secret:
     return Secret(text.strip())
 
 
-def pem(text: str) -> str:
-    """PEM text, in which ``\\n`` may replace a line break, as in properties files."""
-    lines = text.strip().replace("\\n", "\n")
-    if not re.search(r"-----BEGIN [A-Z0-9 ]+-----.*-----END [A-Z0-9 ]+-----", lines, re.DOTALL) or not lines.isascii():
-        raise ValueError(
-            "PEM text, from '-----BEGIN ...-----' to '-----END ...-----'; to name a file set the location option"
-        )
-    return lines
+def certificates(text: str) -> str:
+    """The certificates in PEM text. Its line breaks may be spaces, tabs or ``\\n``, as secret stores make of them."""
+    return _pem(text, CERTIFICATE, "certificate", "CERTIFICATE")
 
 
 def private_key(text: str) -> Secret:
     """An encrypted private key in PEM: Spark shows this option, as it only redacts names with "password"."""
-    key = pem(text)
+    key = _pem(text, PRIVATE_KEY, "private key", "ENCRYPTED PRIVATE KEY")
     if "ENCRYPTED" not in key:
         raise ValueError(
             "an encrypted key with 'kafka.ssl.key.password', because Spark shows this option in plans. Encrypt the key"
             " with openssl pkcs8 -topk8 -in client.key, or set 'kafka.ssl.keystore.location' to its file"
         )
     return Secret(key)
+
+
+def _pem(text: str, labels: re.Pattern[str], what: str, label: str) -> str:
+    expected = (
+        f"PEM text, from '-----BEGIN {label}-----' to '-----END {label}-----', with its line breaks or with spaces in"
+        " their place; to name a file set the location option"
+    )
+    try:
+        found = select(text, labels)
+    except ValueError as error:
+        raise ValueError(f"{expected} ({error})") from None
+    if not found:
+        raise ValueError(f"{expected} ({_missing_block(text, what)})")
+    return found
+
+
+def _missing_block(text: str, what: str) -> str:
+    if re.match(r"\s*LS0tLS1CRUdJTi", text):
+        return "the text is the base64 of PEM: decode it once"
+    if "BEGIN" in text:
+        return f"the text has no {what}"
+    return "the markers are missing"
 
 
 def _store_type(store: str, text: str) -> str:
@@ -162,11 +180,11 @@ def ciphers(text: str) -> tuple[str, ...]:
 TLS_OPTIONS = (
     Option("kafka.ssl.truststore.location", "tls.ca_file", non_blank,
            "PEM file with the trusted CAs."),
-    Option("kafka.ssl.truststore.certificates", "tls.ca_text", pem,
+    Option("kafka.ssl.truststore.certificates", "tls.ca_text", certificates,
            "The trusted CAs as PEM text.", secret=True),
     Option("kafka.ssl.keystore.location", "tls.key_file", non_blank,
            "PEM file with the client's private key and certificate chain."),
-    Option("kafka.ssl.keystore.certificate.chain", "tls.chain_text", pem,
+    Option("kafka.ssl.keystore.certificate.chain", "tls.chain_text", certificates,
            "The client's certificate chain as PEM text.", secret=True),
     Option("kafka.ssl.keystore.key", "tls.key_text", private_key,
            "The client's encrypted private key as PEM text.", secret=True),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import select
 import socket
 import ssl
@@ -16,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeGuard
 
 from spark_group_source.clock import WARN_EVERY, Deadline, LogEvery
@@ -26,7 +28,7 @@ from spark_group_source.errors import (
     GroupSourceError,
     OptionError,
 )
-from spark_group_source.wire import waiting
+from spark_group_source.wire import pem, waiting
 from spark_group_source.wire.settings import Tls, format_of, how_to_convert
 
 log = logging.getLogger(__name__)
@@ -111,7 +113,7 @@ def _set_ciphers(context: ssl.SSLContext, tls: Tls) -> None:
 def _load_truststore(context: ssl.SSLContext, tls: Tls) -> None:
     if tls.ca_file is not None:
         with _as_option_error(tls, "truststore", tls.ca_file):
-            context.load_verify_locations(cafile=tls.ca_file)
+            _load_truststore_file(context, tls.ca_file)
     elif tls.ca_text is not None:
         with _as_option_error(tls, "truststore"):
             context.load_verify_locations(cadata=tls.ca_text)
@@ -119,16 +121,46 @@ def _load_truststore(context: ssl.SSLContext, tls: Tls) -> None:
         context.load_default_certs()
 
 
+def _load_truststore_file(context: ssl.SSLContext, path: str) -> None:
+    try:
+        context.load_verify_locations(cafile=path)
+    except ssl.SSLError:
+        certificates = _rewritten(path, pem.CERTIFICATE)
+        if not certificates:
+            raise
+        context.load_verify_locations(cadata=certificates)
+
+
+def _rewritten(path: str, *labels: re.Pattern[str]) -> str:
+    """The PEM in a file whose lines OpenSSL does not read, and Java's client does; empty without any."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        return "\n".join(filter(None, (pem.select(text, each) for each in labels)))
+    except (OSError, ValueError):
+        return ""  # the error of OpenSSL is raised
+
+
 def _load_keystore(context: ssl.SSLContext, tls: Tls) -> None:
     # Without any password, OpenSSL would ask for one on the terminal.
     password = "" if tls.key_password is None else tls.key_password.text
     if tls.key_file is not None:
         with _as_option_error(tls, "keystore", tls.key_file):
-            context.load_cert_chain(tls.key_file, password=password)
+            _load_keystore_file(context, tls, tls.key_file, password)
     elif tls.key_text is not None:
         # OpenSSL reads them only from a file.
         with _private_file(tls, f"{tls.key_text.text}\n{tls.chain_text}\n") as path, _as_option_error(tls, "keystore"):
             context.load_cert_chain(path, password=password)
+
+
+def _load_keystore_file(context: ssl.SSLContext, tls: Tls, path: str, password: str) -> None:
+    try:
+        context.load_cert_chain(path, password=password)
+    except ssl.SSLError:
+        rewritten = _rewritten(path, pem.PRIVATE_KEY, pem.CERTIFICATE)
+        if not rewritten:
+            raise
+        with _private_file(tls, f"{rewritten}\n") as private:
+            context.load_cert_chain(private, password=password)
 
 
 @contextlib.contextmanager
@@ -141,9 +173,9 @@ def _as_option_error(tls: Tls, store: str, path: str | None = None) -> Iterator[
     else:
         source = f"{tls.name('ssl.keystore.key')} with {tls.name('ssl.keystore.certificate.chain')}"
     password = tls.name("ssl.key.password")
-    pem = (
+    needed = (
         "PEM is needed: certificates between '-----BEGIN CERTIFICATE-----' and '-----END CERTIFICATE-----', a private"
-        f" key likewise, and {password} if the key is encrypted."
+        f" key likewise, with their line breaks, and {password} if the key is encrypted."
     )
     try:
         yield
@@ -154,7 +186,7 @@ def _as_option_error(tls: Tls, store: str, path: str | None = None) -> Iterator[
         if other_format is not None:
             command = how_to_convert(store, other_format)
             raise UnusableCertificates(f"{source} is {other_format}, not PEM.", command) from None
-        raise UnusableCertificates(f"{source} cannot be used: {reason}.", pem) from None
+        raise UnusableCertificates(f"{source} cannot be used: {reason}.", needed) from None
     except OSError as error:
         if path is None:
             raise
@@ -162,7 +194,7 @@ def _as_option_error(tls: Tls, store: str, path: str | None = None) -> Iterator[
     except ValueError:
         # Python rejects the password. The error is not the cause, because an encoding error holds the text.
         happened = f"{source} cannot be used: {password} is not UTF-8 text of at most 1024 bytes."
-        raise UnusableCertificates(happened, pem) from None
+        raise UnusableCertificates(happened, needed) from None
 
 
 @contextlib.contextmanager

@@ -230,6 +230,11 @@ def test_user_name_and_password_are_read_as_java_reads_them() -> None:
         (LOGIN + 'serviceName="kafka" password="pw";', "pw"),
         ("/* the login */ " + LOGIN + '// of alice\n password="pw";', "pw"),
         ("kafkashaded." + LOGIN + 'password="pw";', "pw"),
+        (LOGIN.replace(" ", r"\n ") + r'\n  password="pw";\n', "pw"),
+        (LOGIN.replace(" ", " \\\n  ") + 'password="pw";', "pw"),
+        (LOGIN.replace(" ", "\\\\n ") + 'password="pw";', "pw"),
+        ("\ufeff" + LOGIN + 'password="pw";\r\n', "pw"),
+        (LOGIN + r'password="p\nw";', "p\nw"),
         (PLAIN_MODULE.replace("required", "Required") + USER_ALICE + 'password="pw";', "pw"),
     ):
         assert parse_jaas(line) == PasswordLogin("alice", Secret(password))
@@ -245,6 +250,9 @@ def test_an_invalid_line_is_an_error_with_the_fix_and_without_a_value() -> None:
         (LOGIN + "password=s3/cret;", "not in quotes"),
         (LOGIN + "password=s3cret==;", "name=value pairs"),
         (LOGIN + "password s3cret;", "name=value pairs"),
+        (LOGIN + "password=s3\\cret;", "not in quotes"),
+        ("'" + LOGIN + 'password="s3cret";' + "'", "without quotes around the whole line"),
+        ('"' + LOGIN.replace('"', '\\"') + 'password=\\"s3cret\\";"', "without quotes around the whole line"),
         (LOGIN + 'password="s3cret"; ' + LOGIN + 'password="s3cret";', "name=value pairs"),
         (PLAIN_MODULE + 'password="s3cret";', "username and password are required"),
         (LOGIN + ";", "username and password are required"),

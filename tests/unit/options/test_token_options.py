@@ -28,7 +28,8 @@ ENDPOINT = OAUTH | {URL_NAME: URL}
 ID, SECRET = (f"kafka.sasl.oauthbearer.client.credentials.client.{each}" for each in ("id", "secret"))
 CLIENT = ENDPOINT | {ID: "orders", SECRET: "s3cret"}
 FILE = {URL_NAME: "file:///var/run/token"}
-PEM = "-----BEGIN ENCRYPTED PRIVATE KEY-----s3cret-----END ENCRYPTED PRIVATE KEY-----"
+KEY = "-----BEGIN ENCRYPTED PRIVATE KEY-----s3cretAA-----END ENCRYPTED PRIVATE KEY-----"
+PEM = KEY.replace("ENCRYPTED PRIVATE KEY", "CERTIFICATE")
 FUNCTION = {TOKEN: "json:loads"}
 HANDLER = "kafka.sasl.login.callback.handler.class"
 VALIDATOR, RETRIEVER = (f"kafka.sasl.oauthbearer.jwt.{each}.class" for each in ("validator", "retriever"))
@@ -203,8 +204,8 @@ MISTAKES = [
     (CLIENT | line(f'ssl.keystore.certificate.chain="{PEM}"'), "chain' in .* is set without 'ssl.keystore.key' in"),
     (CLIENT | line(f'ssl.truststore.location="/a" ssl.truststore.certificates="{PEM}"'),
      "'ssl.truststore.location' in .*jaas.config' and 'ssl.truststore.certificates' in .* are set"),
-    (CLIENT | line(f'ssl.keystore.key="{PEM}"'), "'ssl.keystore.key' in .* is set without 'ssl.keystore.cert"),
-    (CLIENT | line(f'ssl.keystore.location="/a" ssl.keystore.key="{PEM}" ssl.keystore.certificate.chain="{PEM}"'),
+    (CLIENT | line(f'ssl.keystore.key="{KEY}"'), "'ssl.keystore.key' in .* is set without 'ssl.keystore.cert"),
+    (CLIENT | line(f'ssl.keystore.location="/a" ssl.keystore.key="{KEY}" ssl.keystore.certificate.chain="{PEM}"'),
      "'ssl.keystore.location' in .*jaas.config' and 'ssl.keystore.key' in .* are set"),
     (CLIENT | line('extension_auth="s3cret"'), "not the name auth"),
     (CLIENT | line('extension_a1="s3cret"'), "names of letters"),

@@ -1,0 +1,76 @@
+"""PEM as Kafka's Java client reads it, written so that OpenSSL reads it as well.
+
+Secret stores, environment files, YAML and properties files turn the line breaks of PEM into spaces, tabs, indentation,
+blank lines or the characters ``\\n``, and put quotes around it. Java's client ignores white space between the markers
+(``DefaultSslEngineFactory.PemParser`` of Kafka), but OpenSSL needs the lines.
+
+No error here shows anything of a text, because it may be a private key.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+
+CERTIFICATE = re.compile(r"(?:X509 |TRUSTED )?CERTIFICATE")
+"""The labels of certificates."""
+
+PRIVATE_KEY = re.compile(r"(?:[A-Z0-9]+ )?PRIVATE KEY")
+"""The labels of private keys: those of PKCS #8, and older ones such as ``RSA PRIVATE KEY``."""
+
+_BLOCK = re.compile(r"-----\s*BEGIN\s+([A-Z0-9\s]+?)\s*-----(.*?)-----\s*END\s+\1\s*-----", re.DOTALL)
+_BEGIN = re.compile(r"-----\s*BEGIN\s+([A-Z0-9\s]+?)\s*-----")
+_ESCAPED_BREAK = re.compile(r"\\+[nrt]|\\+(?=\s|$)")
+"""A line break or tab as text, however often it was escaped, and a backslash that continues a line."""
+_ENCRYPTION = re.compile(
+    r"\s*Proc-Type:\s*4\s*,\s*ENCRYPTED\s+DEK-Info:\s*([A-Z0-9-]+)\s*,\s*([0-9A-Fa-f]+)\s(.*)", re.DOTALL
+)
+"""The headers of a key in an older form that is encrypted (RFC 1421), and its body."""
+_LINE = 64
+"""Characters of base64 in one line of PEM (RFC 7468)."""
+
+
+def select(text: str, labels: re.Pattern[str]) -> str:
+    """The certificates or keys in a text whose labels match, as PEM; empty without any. All other text is left out.
+
+    Raises:
+        ValueError: one of them is damaged; the message is the problem, without the text.
+    """
+    lines = _ESCAPED_BREAK.sub("\n", re.sub("[\"'`\N{BOM}]", "", text))
+    found = [(_label(match), match[2]) for match in _BLOCK.finditer(lines)]
+    wanted = [(label, body) for label, body in found if labels.fullmatch(label)]
+    begun = [label for label in map(_label, _BEGIN.finditer(lines)) if labels.fullmatch(label)]
+    if len(begun) > len(wanted):
+        raise ValueError(f"a '-----BEGIN {begun[-1]}-----' has no '-----END {begun[-1]}-----'")
+    return "\n".join(_in_lines(label, body, number) for number, (label, body) in enumerate(wanted, 1))
+
+
+def _label(match: re.Match[str]) -> str:
+    return " ".join(match[1].split())
+
+
+def _in_lines(label: str, body: str, number: int) -> str:
+    headers, body = _without_headers(body)
+    encoded = re.sub(r"\s", "", body)
+    if not _is_base64(encoded):
+        raise ValueError(
+            f"{label} number {number} is not base64 between its markers: its line breaks may have been replaced by"
+            " other characters than spaces, or a part is missing"
+        )
+    lines = [encoded[at : at + _LINE] for at in range(0, len(encoded), _LINE)]
+    return "\n".join([f"-----BEGIN {label}-----", *headers, *lines, f"-----END {label}-----"])
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        return bool(base64.b64decode(text, validate=True))
+    except ValueError:
+        return False
+
+
+def _without_headers(body: str) -> tuple[list[str], str]:
+    """The lines of the headers of an encrypted key, and the base64 behind them."""
+    match = _ENCRYPTION.fullmatch(body)
+    if match is None:
+        return [], body
+    return ["Proc-Type: 4,ENCRYPTED", f"DEK-Info: {match[1]},{match[2]}", ""], match[3]

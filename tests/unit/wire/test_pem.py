@@ -1,0 +1,139 @@
+"""PEM as secret stores, environment files and YAML hand it over: whatever Java's client reads, OpenSSL gets."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from spark_group_source.errors import OptionError
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.tls import certificates, private_key
+from spark_group_source.wire import pem, tls
+from spark_group_source.wire.settings import Tls
+from tests.certificates import Authority, parts
+from tests.unit.options.test_options import GOOD
+
+SSL = GOOD | {"kafka.security.protocol": "SSL"}
+TRUSTED = "kafka.ssl.truststore.certificates"
+KEY, CHAIN, PASSWORD = "kafka.ssl.keystore.key", "kafka.ssl.keystore.certificate.chain", "kafka.ssl.key.password"
+
+
+def each_line(change: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda text: "\n".join(change(line) for line in text.splitlines())
+
+
+WRITTEN: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "spaces": lambda text: text.replace("\n", " "),
+    "tabs": lambda text: text.replace("\n", "\t"),
+    "two spaces": lambda text: text.replace("\n", "  "),
+    "no line breaks at all": lambda text: text.replace("\n", ""),
+    "escaped": lambda text: text.replace("\n", "\\n"),
+    "escaped twice": lambda text: text.replace("\n", "\\\\n"),
+    "escaped as on Windows": lambda text: text.replace("\n", "\\r\\n"),
+    "CRLF": lambda text: text.replace("\n", "\r\n"),
+    "CR": lambda text: text.replace("\n", "\r"),
+    "indented": each_line(lambda line: f"      {line}"),
+    "trailing blanks": each_line(lambda line: f"{line}  "),
+    "blank lines": lambda text: text.replace("\n", "\n\n"),
+    "continued lines of a properties file": lambda text: text.replace("\n", " \\\n    "),
+    "escapes of a properties file": lambda text: text.replace("\n", "\\n\\\n"),
+    "BOM": lambda text: f"\N{BOM}{text}",
+    "double quotes": lambda text: f'"{text}"',
+    "single quotes": lambda text: f"'{text}'",
+    "quoted lines": each_line(lambda line: f'"{line}"'),
+    "text around": lambda text: f"Bag Attributes\n    friendlyName: client\n{text}\nsubject=CN = client\n",
+    "other line length": lambda text: re.sub(r"(?<=[A-Za-z0-9+/=])\n(?=[A-Za-z0-9+/=])", "", text),
+}
+
+
+@pytest.fixture(scope="module")
+def client(authority: Authority) -> tuple[str, str]:
+    """An encrypted key, and its certificate with another one behind it."""
+    key, chain = parts(authority.issue("client", file="encrypted.pem", password="s3cret"))
+    return key.strip(), (chain.strip() + "\n" + authority.file.read_text()).strip()
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+def test_texts_are_read_as_java_reads_them(authority: Authority, client: tuple[str, str], how: str) -> None:
+    key, chain = client
+    write = WRITTEN[how]
+    given = {TRUSTED: authority.file.read_text().strip(), KEY: key, CHAIN: chain}
+    written = {name: write(text) for name, text in given.items()} | {PASSWORD: "s3cret"}
+    parsed = parse_options(SSL | written)
+    assert parsed.wire.tls == parse_options(SSL | given | {PASSWORD: "s3cret"}).wire.tls
+    assert parsed.wire.tls is not None
+    assert (parsed.wire.tls.chain_text or "").count("-----BEGIN CERTIFICATE-----") == 2
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+def test_files_are_read_as_java_reads_them(
+    authority: Authority, client: tuple[str, str], tmp_path: Path, how: str
+) -> None:
+    trusted, store = tmp_path / "ca.pem", tmp_path / "client.pem"
+    trusted.write_text(WRITTEN[how](authority.file.read_text().strip()), encoding="utf-8", newline="")
+    store.write_text(WRITTEN[how]("\n".join(client)), encoding="utf-8", newline="")
+    given = {"kafka.ssl.truststore.location": str(trusted), "kafka.ssl.keystore.location": str(store)}
+    parsed = parse_options(SSL | given | {PASSWORD: "s3cret"})
+    assert parsed.wire.tls is not None
+    context = tls.ssl_context(parsed.wire.tls)
+    assert len(context.get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize("how", ["as it is", "spaces", "escaped", "indented", "blank lines"])
+def test_an_older_form_of_an_encrypted_key_keeps_its_headers(client: tuple[str, str], how: str) -> None:
+    loaded = serialization.load_pem_private_key(client[0].encode(), b"s3cret")
+    older = loaded.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.BestAvailableEncryption(b"s3cret"),
+    ).decode()
+    assert "DEK-Info" in older
+    read = private_key(WRITTEN[how](older.strip())).text
+    again = serialization.load_pem_private_key(read.encode(), b"s3cret")
+    assert again.private_numbers() == loaded.private_numbers()  # type: ignore[union-attr]
+
+
+def test_only_what_the_option_is_for_is_taken_from_a_text(client: tuple[str, str]) -> None:
+    key, chain = client
+    whole = f"{key}\n{chain}"
+    assert certificates(whole) == chain
+    assert private_key(whole).text == key
+    assert pem.select(chain, pem.PRIVATE_KEY) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: text.replace("\n", ","), "is not base64 between its markers: its line breaks"),
+        (lambda text: text.replace("\n", "|"), "is not base64 between its markers: its line breaks"),
+        (lambda text: text.replace("\n", "\n#"), "is not base64 between its markers: its line breaks"),
+        (lambda text: text[:-100], "has no '-----END"),
+        (lambda text: text.replace("-----", ""), "the text has no"),
+        (lambda text: re.sub("-----.*?-----", "", text), "the markers are missing"),
+        (lambda text: base64.b64encode(text.encode()).decode(), "the base64 of PEM: decode it once"),
+        (lambda text: text.replace("-----BEGIN ", "-----BEGIN NEW "), "the text has no"),
+    ],
+)
+def test_the_error_for_a_text_that_is_none_names_the_line_breaks_and_shows_nothing(
+    client: tuple[str, str], change: Callable[[str], str], says: str
+) -> None:
+    for name, text in zip((KEY, CHAIN), client, strict=True):
+        with pytest.raises(OptionError, match=says) as raised:
+            parse_options(SSL | {name: change(text)})
+        assert text.splitlines()[3][:12] not in str(raised.value)
+        assert "with its line breaks or with spaces in their place" in str(raised.value)
+        assert raised.value.__cause__ is None
+
+
+def test_a_truststore_file_without_pem_is_an_error_of_openssl(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("-----BEGIN CERTIFICATE----- s3cret -----END CERTIFICATE-----")
+    with pytest.raises(OptionError, match="PEM is needed.*with their line breaks") as raised:
+        tls.ssl_context(Tls(ca_file=str(file)))
+    assert "s3cret" not in str(raised.value)
