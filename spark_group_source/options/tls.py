@@ -11,6 +11,7 @@ import re
 
 from spark_group_source.errors import OptionError
 from spark_group_source.options import msk_iam
+from spark_group_source.options.cipher_suites import cipher_suites
 from spark_group_source.options.values import Option, non_blank
 from spark_group_source.text import Secret
 from spark_group_source.wire.pem import CERTIFICATE, PRIVATE_KEY, select
@@ -161,21 +162,6 @@ def protocols(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def ciphers(text: str) -> tuple[str, ...]:
-    """Cipher suites of TLS 1.2 by Java's or OpenSSL's names. Python cannot choose those of TLS 1.3."""
-    suites = []
-    for name in filter(None, (part.strip() for part in text.split(","))):
-        exchange, _, cipher = name.removeprefix("TLS_").partition("_WITH_")
-        if name.startswith("TLS_") and not cipher:
-            raise ValueError(f"cipher suites of TLS 1.2 ({name} belongs to TLS 1.3, whose suites are all enabled)")
-        # OpenSSL's names omit CBC, and SHA256 if it belongs to the cipher.
-        cipher = re.sub(r"(?<=POLY1305)_SHA256$|_CBC(?=_)", "", re.sub(r"AES_(?=\d)", "AES", cipher))
-        suites.append(f"{exchange}-{cipher}".replace("_", "-") if cipher else name)
-    if not suites:
-        raise ValueError("names of cipher suites separated by commas")
-    return tuple(suites)
-
-
 # fmt: off
 TLS_OPTIONS = (
     Option("kafka.ssl.truststore.location", "tls.ca_file", non_blank,
@@ -194,7 +180,7 @@ TLS_OPTIONS = (
            "https, or empty to skip the host name check."),
     Option("kafka.ssl.enabled.protocols", "tls.versions", protocols,
            "Enabled TLS versions."),
-    Option("kafka.ssl.cipher.suites", "tls.ciphers", ciphers,
+    Option("kafka.ssl.cipher.suites", "tls.ciphers", cipher_suites,
            "Enabled cipher suites of TLS 1.2."),
     Option("kafka.ssl.truststore.type", "security.truststore_type", truststore_type,
            "Format of the truststore: PEM."),

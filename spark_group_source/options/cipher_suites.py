@@ -1,0 +1,100 @@
+"""``ssl.cipher.suites``: names of cipher suites of TLS 1.2, by Java's and IANA's names or by OpenSSL's.
+
+Java has a list of names where OpenSSL reads a whole language: ``aNULL`` and ``AECDH-AES256-SHA`` accept a server that
+has no certificate, ``eNULL`` encrypts nothing, and ``@SECLEVEL=0`` allows both. Only names pass, and only those of suites
+in which the server has a certificate and the session is encrypted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from spark_group_source.text import quoted
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_IANA = re.compile(r"(?:TLS|SSL)_(\w+?)_WITH_(\w+)")
+_UNSAFE = re.compile(r"_anon_|_anon$|NULL|EXPORT|PSK|SRP|KRB5")
+"""Parts of IANA's names of suites without a certificate of the server, or without encryption that deserves the name."""
+
+_KEY_EXCHANGES = ("kx-ecdhe", "kx-dhe", "kx-rsa")
+_AUTHENTICATIONS = ("auth-ecdsa", "auth-rsa", "auth-dss")
+
+
+def cipher_suites(text: str) -> tuple[str, ...]:
+    """OpenSSL's names of the suites. Java's names that this OpenSSL does not have are left out.
+
+    Raises:
+        ValueError: a name is none, or of an unsafe suite or of TLS 1.3; the message completes "It must be".
+    """
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise ValueError("names of cipher suites separated by commas")
+    suites = dict.fromkeys(filter(None, map(_openssl_name, names)))
+    if not suites:
+        raise ValueError(f"names of cipher suites, at least one of which {_openssl_version()} has")
+    return tuple(suites)
+
+
+def _openssl_name(name: str) -> str | None:
+    """OpenSSL's name of a suite; ``None`` if it has none."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            "names of cipher suites separated by commas, without the operators and keywords of OpenSSL"
+            f" ({quoted(name)} is no name)"
+        )
+    iana = _IANA.fullmatch(name)
+    if iana is None and name.startswith("TLS_"):
+        raise ValueError(
+            f"cipher suites of TLS 1.2 ({quoted(name)} belongs to TLS 1.3, whose suites are all enabled: Python cannot"
+            " choose among them)"
+        )
+    if iana is not None and _UNSAFE.search(name):
+        raise _unsafe(name)
+    suite = name if iana is None else _converted(iana[1], iana[2])
+    known = _known_suites().get(suite)
+    if known is not None and not _is_safe(known):
+        raise _unsafe(name)
+    if known is None and iana is None:
+        raise ValueError(f"names of cipher suites ({quoted(name)} is none that {_openssl_version()} has)")
+    return suite if known is not None else None
+
+
+def _unsafe(name: str) -> ValueError:
+    return ValueError(f"cipher suites with a certificate of the server and with encryption ({quoted(name)} lacks that)")
+
+
+def _converted(exchange: str, cipher: str) -> str:
+    """OpenSSL's name for the parts of IANA's: ``ECDHE-RSA-AES128-SHA`` for ``ECDHE_RSA`` and ``AES_128_CBC_SHA``."""
+    cipher = cipher.replace("3DES_EDE_CBC", "DES_CBC3")
+    # OpenSSL's names omit CBC, and SHA256 if it belongs to the cipher.
+    cipher = re.sub(r"_CBC(?=_)|(?<=POLY1305)_SHA256$", "", cipher)
+    cipher = re.sub(r"(?<=AES|RIA|LIA)_(?=\d)|(?<=CCM)_(?=8)", "", cipher)
+    if exchange == "RSA":
+        return cipher.replace("_", "-")
+    if exchange == "ECDHE_RSA" and cipher.startswith("ARIA"):
+        exchange = "ECDHE"
+    return f"{exchange}_{cipher}".replace("_", "-")
+
+
+def _is_safe(suite: Mapping[str, Any]) -> bool:
+    authenticated = suite["auth"] in _AUTHENTICATIONS and suite["kea"] in _KEY_EXCHANGES
+    return authenticated and suite["strength_bits"] > 0
+
+
+@cache
+def _known_suites() -> dict[str, Mapping[str, Any]]:
+    """The suites of this OpenSSL by name, also those that it disables by default."""
+    import ssl  # noqa: PLC0415 -- it takes 20 ms, and most queries do not need it
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_ciphers("ALL:COMPLEMENTOFALL:@SECLEVEL=0")
+    return {str(suite["name"]): suite for suite in context.get_ciphers()}
+
+
+def _openssl_version() -> str:
+    import ssl  # noqa: PLC0415 -- as above
+
+    return ssl.OPENSSL_VERSION
