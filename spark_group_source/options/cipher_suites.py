@@ -1,8 +1,8 @@
 """``ssl.cipher.suites``: names of cipher suites of TLS 1.2, by Java's and IANA's names or by OpenSSL's.
 
 Java has a list of names where OpenSSL reads a whole language: ``aNULL`` and ``AECDH-AES256-SHA`` accept a server that
-has no certificate, ``eNULL`` encrypts nothing, and ``@SECLEVEL=0`` allows both. Only names pass, and only those of suites
-in which the server has a certificate and the session is encrypted.
+has no certificate, ``eNULL`` encrypts nothing, and ``@SECLEVEL=0`` allows both. Only names pass, and only of suites in
+which the server has a certificate and the session is encrypted.
 """
 
 from __future__ import annotations

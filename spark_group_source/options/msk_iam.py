@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import re
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_group_source.errors import OptionError
+from spark_group_source.options.near_names import completed_or_nearest
 from spark_group_source.wire.tokens import INSTALL, MskIamTokens
 
 MECHANISM = "AWS_MSK_IAM"
@@ -67,10 +67,10 @@ def login(module: str, settings: Mapping[str, str]) -> IamLogin:
         if name in _UNSUPPORTED:
             raise ValueError(f"a JAAS config without {name}, because {_UNSUPPORTED[name]}")
         if name not in _FIELDS and name not in _FLAGS:
-            near = difflib.get_close_matches(name, [*_FIELDS, *_FLAGS], n=1, cutoff=0.5)
+            near = completed_or_nearest(name, [*_FIELDS, *_FLAGS])
             raise ValueError(
                 f"a JAAS config without the unknown setting {name}"
-                + (f" (did you mean {near[0]}?)" if near else f". Known are {', '.join([*_FIELDS, *_FLAGS])}")
+                + (f" (did you mean {near}?)" if near else f". Known are {', '.join([*_FIELDS, *_FLAGS])}")
             )
     for name in _FLAGS:
         if settings.get(name, "true").lower() not in ("true", "false"):

@@ -5,7 +5,6 @@ Some defaults follow from other options, so that a default never conflicts with 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from spark_group_source.errors import OptionError
 from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.offsets import numbers_by_topic
+from spark_group_source.options.near_names import nearest
 from spark_group_source.options.offsets import check_start
 from spark_group_source.options.security import SecurityOptions, security_settings
 from spark_group_source.options.settings import SourceOptions
@@ -60,12 +60,7 @@ _SECRET = re.compile(r"password|secret|LoginModule|@|eyJ[\w-]{8}", re.IGNORECASE
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
 
-def _spelled(name: str) -> str:
-    """The name without common spelling differences: ``group_id`` is close to ``kafka.group.id``."""
-    return name.lower().replace("_", ".").removeprefix("kafka.")
-
-
-_BY_SPELLING = {_spelled(option.name): option for option in OPTIONS}
+_PAGE = "Remove it, or choose one of the options in docs/options.md."
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -103,11 +98,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def _unknown(key: str) -> OptionError:
-    near = difflib.get_close_matches(_spelled(key), _BY_SPELLING, n=1, cutoff=0.6)
+    name = nearest(key, (option.name for option in OPTIONS))
     # The message does not show the value: an unknown option may be a secret.
-    known = ", ".join(option.name for option in OPTIONS)
-    action = f"Did you mean '{_BY_SPELLING[near[0]].name}'?" if near else f"The options are: {known}."
-    return OptionError(f"Option '{key}' is unknown.", action)
+    return OptionError(f"Option {quoted(key)} is unknown.", f"Did you mean '{name}'?" if name else _PAGE)
 
 
 _NAMES = {option.place: f"'{option.name}'" for option in OPTIONS}

@@ -5,13 +5,13 @@ A parser of a security option raises ValueError for an invalid text; it complete
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import re
 
 from spark_group_source.errors import OptionError
 from spark_group_source.options import msk_iam
 from spark_group_source.options.cipher_suites import cipher_suites
+from spark_group_source.options.near_names import completed_or_nearest
 from spark_group_source.options.values import Option, non_blank
 from spark_group_source.text import Secret
 from spark_group_source.wire.pem import CERTIFICATE, PRIVATE_KEY, select
@@ -25,8 +25,8 @@ MECHANISMS = (*BY_PASSWORD, "OAUTHBEARER", msk_iam.MECHANISM, "GSSAPI")
 def _one_of(text: str, names: tuple[str, ...]) -> str:
     name = text.strip().upper()
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        raise ValueError(f"one of {', '.join(names)}" + (f" (did you mean {near[0]}?)" if near else ""))
+        near = completed_or_nearest(name, names)
+        raise ValueError(f"one of {', '.join(names)}" + (f" (did you mean {near}?)" if near else ""))
     return name
 
 

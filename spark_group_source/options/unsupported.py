@@ -1,12 +1,15 @@
 """Options of other sources and clients that this source does not support, each with the reason and the alternative.
 
 Spark's own source and Kafka's clients ignore most of these silently. The names here have no ``kafka.``, lower case and
-dots, so that ``enable_auto_commit`` is also found.
+dots; ``enable_auto_commit`` and ``enableAutoCommit`` are found as well.
 """
 
 from __future__ import annotations
 
 from spark_group_source.errors import OptionError
+from spark_group_source.options.foreign_names import FAMILIES, PREFIXES
+from spark_group_source.options.near_names import letters
+from spark_group_source.text import quoted
 
 _COMMITS = "the source commits offsets when a batch is complete, never at intervals"
 _REMOVE = "Remove it."
@@ -171,8 +174,23 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
 }
 """Name -> the reason, and the alternative."""
 
+for _family in FAMILIES:
+    for _name in _family.names.split():
+        UNSUPPORTED.setdefault(_name, (_family.reason, _family.action))
+
+_BY_LETTERS = {letters(name): entry for name, entry in UNSUPPORTED.items()}
+
 
 def unsupported_option(key: str) -> OptionError | None:
     """The error for an unsupported option. It does not show the value, which may be a secret."""
-    entry = UNSUPPORTED.get(key.lower().replace("_", ".").removeprefix("kafka."))
-    return None if entry is None else OptionError(f"Option '{key}' is not supported: {entry[0]}.", entry[1])
+    entry = _BY_LETTERS.get(letters(key)) or _by_prefix(key)
+    if entry is None:
+        return None
+    reason, action = entry
+    return OptionError(f"Option {quoted(key)} is not supported: {reason}.", action)
+
+
+def _by_prefix(key: str) -> tuple[str, str] | None:
+    spelled = key.lower().replace("_", ".").removeprefix("kafka.")
+    found = [family for prefix, family in PREFIXES.items() if spelled.startswith(prefix)]
+    return (found[0].reason, found[0].action) if found else None

@@ -1,0 +1,354 @@
+"""Names of options that belong to others: writers and other sources of Spark, other clients of Kafka, the brokers.
+
+Each family has one reason and one alternative.
+
+The names are as in ``unsupported.py``: without ``kafka.``, in lower case and with dots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Names with one reason why they are no options, and what to do instead. ``names`` are separated by blanks."""
+
+    reason: str
+    action: str
+    names: str
+
+
+_REMOVE = "Remove it."
+_RENAMED = "this source has another name for it"
+_OF_QUERY = "it belongs to the query and its sink, not to the source"
+
+SPARK = (
+    Family(
+        _OF_QUERY,
+        'Set it on the query: .writeStream.option("checkpointLocation", ...).',
+        "checkpointlocation checkpoint.location checkpoint",
+    ),
+    Family(
+        _OF_QUERY,
+        "Call the method of that name on writeStream: queryName, outputMode, trigger, partitionBy or foreachBatch.",
+        """queryname query.name outputmode output.mode trigger processingtime processing.time once availablenow
+        continuous partitionby foreachbatch""",
+    ),
+    Family(
+        _OF_QUERY,
+        "Set it with .option(...) on writeStream.",
+        """truncate numrows mergeschema overwriteschema txnappid txnversion savemode replacewhere
+        asyncprogresstrackingenabled asyncprogresstrackingcheckpointintervalms
+        asyncprogresstrackingoverridesinksupportcheck""",
+    ),
+    Family(
+        "it belongs to a source of files or tables",
+        "Remove it. Parse the column value in Spark: from_json, from_csv, from_avro.",
+        """header inferschema infer.schema multiline delimiter sep encoding charset mode columnnameofcorruptrecord
+        dateformat timestampformat recursivefilelookup pathglobfilter latestfirst maxfileage cleansource
+        maxfilespertrigger startingversion readchangefeed ignorechanges ignoredeletes
+        skipchangecommits schematrackinglocation""",
+    ),
+    Family(
+        "it belongs to another source of Spark",
+        _REMOVE,
+        """rowspersecond rampuptime numrows.per.second host port includetimestamp streamname initialposition
+        awsaccesskeyid awssecretkey subscriptionid projectid dbtable driver url query""",
+    ),
+    Family(
+        "a source has its columns from .schema(...)",
+        "Call .schema(...) before load(); key and value may be string there.",
+        "schema columns userschema",
+    ),
+)
+
+OTHER_WORDS = (
+    Family(
+        _RENAMED, "Set 'subscribe'.", "topics topic.name topicname subscribetopics subscription topiclist input.topic"
+    ),
+    Family(
+        _RENAMED,
+        "Set 'subscribePattern'.",
+        "topicpattern topic.pattern topicspattern topics.pattern topic.regex topics.regex topicregex pattern",
+    ),
+    Family(
+        _RENAMED,
+        "Set 'kafka.bootstrap.servers'.",
+        """brokers broker servers server broker.list brokerlist metadata.broker.list bootstrap bootstrap.brokers
+        brokers.list kafka.brokers hosts""",
+    ),
+    Family(
+        _RENAMED, "Set 'kafka.group.id'.", "consumergroup consumer.group consumer.group.id group groupname group.name"
+    ),
+    Family(
+        _RENAMED,
+        "Set 'maxOffsetsPerTrigger'; for bytes set 'maxBytesPerTrigger'.",
+        """maxrecordspertrigger maxrowspertrigger maxmessagespertrigger maxeventspertrigger maxoffsetsperbatch
+        maxrecordsperbatch maxratepertrigger maxrateperpartition maxrecords max.records batch.records""",
+    ),
+    Family(
+        _RENAMED,
+        "Set 'minOffsetsPerTrigger'; it counts offsets, not bytes.",
+        "minrecordspertrigger minrowspertrigger minmessagespertrigger mineventspertrigger minbytespertrigger",
+    ),
+    Family(
+        "a batch has at least one task for all small partitions, and no maximum number of tasks",
+        "Set 'minRecordsPerTask' to a larger number for fewer tasks.",
+        "maxpartitions maxtasks max.tasks coalesce",
+    ),
+    Family(_RENAMED, "Set 'minPartitions'.", "num.partitions.per.batch mintasks parallelism concurrency"),
+    Family(
+        "the brokers know the number of a topic's partitions",
+        "For the number of tasks set 'minPartitions'.",
+        "num.partitions partitions partition.count",
+    ),
+    Family(
+        "a producer of Kafka has it",
+        "For the size of a micro-batch set 'maxOffsetsPerTrigger' or 'maxBytesPerTrigger'.",
+        "batch.size",
+    ),
+    Family(
+        _RENAMED,
+        "Set 'startingOffsets'.",
+        """startingposition startposition startoffset startoffsets start.offset fromoffsets fromoffset frombeginning
+        from.beginning offset offsets initialoffset initial.offset startfrom start.from offsetreset offset.reset""",
+    ),
+    Family(
+        _RENAMED, "Set 'endingOffsets'.", "endoffset endoffsets end.offset untiloffset untiloffsets stoppingoffsets"
+    ),
+    Family(
+        _RENAMED,
+        "Set 'startingTimestamp' or 'endingTimestamp'.",
+        """starttimestamp starttime start.time startingtime startingdatetime fromtimestamp endtimestamp endtime end.time
+        endingtime""",
+    ),
+    Family(_RENAMED, "Set 'kafkaConsumer.pollTimeoutMs'.", "polltimeoutms poll.timeout.ms poll.timeout polltimeout"),
+    Family(
+        _RENAMED,
+        "Set 'kafka.max.poll.interval.ms'.",
+        "rebalance.timeout.ms rebalancetimeoutms group.rebalance.timeout.ms max.rebalance.time",
+    ),
+    Family(
+        _RENAMED,
+        "Set 'kafka.sasl.username' and 'kafka.sasl.password'.",
+        """username user password passwd sasl.user sasl.plain.username sasl.plain.password api.key api.secret apikey
+        apisecret""",
+    ),
+    Family(
+        _RENAMED,
+        "Set 'kafka.sasl.jaas.config'.",
+        "jaas jaas.config jaasconfig sasl.jaas java.security.auth.login.config",
+    ),
+    Family(
+        _RENAMED,
+        "Set 'kafka.sasl.oauthbearer.token.provider'.",
+        "token tokenprovider sasl.oauth.token.provider oauth.cb oauthbearer.token.refresh.cb",
+    ),
+)
+
+FORMER = (
+    Family("it has another name now", "Set 'startingOffsetsCallback'.", "rebalancecallback"),
+    Family("it has another name now", "Set 'minBatchInterval'.", "batchinterval batch.interval.ms"),
+    Family("it has another name now", "Set 'pushDownFilters'.", "pushfilters filterpushdown"),
+    Family(
+        "it has another name now",
+        "Set 'offsetCommit.timeoutMs', 'offsetCommit.numRetries' or 'offsetCommit.retryIntervalMs'.",
+        "groupcommit.timeoutms groupcommit.numretries groupcommit.retryintervalms",
+    ),
+)
+"""Names in earlier releases of this package."""
+
+WRITERS = (
+    Family(
+        "it belongs to a producer, and the source only reads",
+        "Remove it. To write to Kafka use format('kafka').",
+        """acks request.required.acks request.timeout.acks linger.ms batch.num.messages buffer.memory
+        compression.type compression.codec compression.level compression.gzip.level compression.lz4.level
+        compression.zstd.level compression codec max.block.ms max.request.size delivery.timeout.ms message.timeout.ms
+        message.send.max.retries max.in.flight.requests.per.connection max.in.flight enable.idempotence
+        enable.gapless.guarantee transactional.id transaction.timeout.ms transaction.two.phase.commit.enable
+        key.serializer value.serializer serializer.class key.serializer.class partitioner partitioner.class
+        partitioner.ignore.keys partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms
+        metadata.max.idle.ms producer.type queue.buffering.max.messages queue.buffering.max.kbytes
+        queue.buffering.max.ms queuing.strategy produce.offset.report sticky.partitioning.linger.ms
+        queue.buffering.backpressure.threshold dr.cb dr.msg.cb delivery.report.only.error""",
+    ),
+    Family("the source retries until the brokers respond", "Set 'kafka.retry.backoff.ms'.", "retries max.retries"),
+)
+
+CLIENTS = (
+    Family(
+        "the source logs with Python's module logging",
+        'Set the level there: logging.getLogger("spark_group_source").setLevel("DEBUG").',
+        """debug log.level log.queue log.cb log.thread.name log.connection.close logger loglevel verbose
+        level""",
+    ),
+    Family(
+        "the source calls none of the functions of other clients",
+        "Watch the query with a listener: docs/monitoring.md.",
+        """error.cb stats.cb throttle.cb rebalance.cb consume.cb offset.commit.cb on.commit event.cb background.event.cb
+        socket.cb connect.cb closesocket.cb open.cb resolve.cb opaque enabled.events statistics.interval.ms
+        on.partitions.assigned on.partitions.revoked ssl.certificate.verify.cb interceptors plugin.library.paths""",
+    ),
+    Family(
+        _RENAMED,
+        "Set 'kafka.request.timeout.ms'.",
+        "socket.timeout.ms api.version.request.timeout.ms session.request.timeout.ms",
+    ),
+    Family(_RENAMED, "Set 'kafka.receive.buffer.bytes'.", "socket.receive.buffer.bytes so.rcvbuf"),
+    Family(_RENAMED, "Set 'kafka.send.buffer.bytes'.", "socket.send.buffer.bytes so.sndbuf"),
+    Family(_RENAMED, "Set 'kafka.fetch.max.wait.ms'.", "fetch.wait.max.ms"),
+    Family(
+        _RENAMED,
+        "Set 'kafka.fetch.max.bytes'.",
+        "receive.message.max.bytes message.max.bytes max.message.bytes max.message.size",
+    ),
+    Family(
+        _RENAMED,
+        "Set 'kafka.metadata.max.age.ms'.",
+        """topic.metadata.refresh.interval.ms topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.fast.cnt
+        topic.metadata.refresh.sparse topic.metadata.propagation.max.ms metadata.refresh.interval.ms
+        flink.partition-discovery.interval-millis partition.discovery.interval.ms""",
+    ),
+    Family(_RENAMED, "Set 'kafka.source.host'.", "source.address local.address bind.address client.address"),
+    Family(
+        _RENAMED,
+        "Set 'kafka.partition.assignment.strategy'.",
+        "membership.protocol assignment.strategy assignor assignors",
+    ),
+    Family(
+        "the source chooses it itself",
+        _REMOVE,
+        """socket.keepalive.enable socket.nagle.disable socket.max.fails socket.blocking.max.ms socket.options
+        socket.connections.max broker.address.family broker.address.ttl broker.version.fallback broker.version
+        api.version.fallback.ms api.version.auto.timeout.ms reconnect.backoff.jitter.ms enable.random.seed
+        builtin.features client.software.name client.software.version internal.termination.signal
+        coordinator.query.interval.ms group.protocol.type selector kafka.client legacy.iterator
+        topic.blacklist default.topic.conf message.copy.max.bytes consume.callback.max.messages auto.start
+        consumer.id generation.id offsets.channel.backoff.ms offsets.channel.socket.timeout.ms ssl.curves.list
+        ssl.sigalgs.list ssl.providers ssl.engine.location ssl.engine.id ssl.ca.certificate.stores metrics.enabled""",
+    ),
+    Family(
+        "the source commits offsets when a batch is complete, never at intervals",
+        _REMOVE,
+        """enable.auto.offset.store offset.store.method offset.store.path offset.store.sync.interval.ms
+        auto.commit.interval.messages offsets.storage dual.commit.enabled offsets.commit.max.retries ack.mode ackmode
+        commit.interval commit.on.checkpoint""",
+    ),
+    Family(
+        "the source passes rows to Spark without a record buffer",
+        "Limit a batch with 'maxOffsetsPerTrigger', and the memory of a task with 'kafka.fetch.max.bytes'.",
+        """queued.min.messages queued.max.messages.kbytes queued.max.message.chunks fetch.queue.backoff.ms
+        max.poll.size prefetch""",
+    ),
+    Family(
+        "a query has no end, and a run of AvailableNow stops at the current end offsets",
+        "Use .trigger(availableNow=True).",
+        "enable.partition.eof partition.eof stop.at.end exit.eof max.messages",
+    ),
+    Family(
+        "the group's coordinator decides about rebalances",
+        "Set 'kafka.max.poll.interval.ms' for how long one may take.",
+        """rebalance.max.retries rebalance.backoff.ms refresh.leader.backoff.ms""",
+    ),
+    Family(
+        "PEM files or texts hold certificates and keys",
+        "Set 'kafka.ssl.truststore.location' and 'kafka.ssl.keystore.location'.",
+        """ssl.cafile ssl.certfile ssl.keyfile ssl.crlfile ssl.crl.location ssl.ca ssl.certificate ssl.key ssl.context
+        ssl.keystore.pem cafile certfile keyfile https.ca.location https.ca.pem tls ssl use.ssl enable.ssl""",
+    ),
+    Family(_RENAMED, "Set 'kafka.ssl.key.password'.", "ssl.password ssl.key.pass ssl.keyfile.password"),
+    Family(_RENAMED, "Set 'kafka.ssl.cipher.suites'.", "ssl.ciphers ciphers"),
+    Family(
+        _RENAMED,
+        "Set 'kafka.ssl.endpoint.identification.algorithm'.",
+        "ssl.check.hostname ssl.verify.hostname ssl.hostname.verification insecure verify",
+    ),
+    Family(
+        "the options for OAuth are those of Kafka's Java client",
+        "Set 'kafka.sasl.oauthbearer.token.endpoint.url' and"
+        " 'kafka.sasl.oauthbearer.client.credentials.client.id': docs/authentication.md.",
+        """sasl.oauthbearer.config sasl.oauthbearer.method sasl.oauthbearer.client.id sasl.oauthbearer.client.secret
+        sasl.oauthbearer.extensions sasl.oauthbearer.grant.type enable.sasl.oauthbearer.unsecure.jwt oauth.client.id
+        oauth.client.secret oauth.token.endpoint.uri client.secret token.endpoint
+        sasl.oauthbearer.metadata.authentication.type""",
+    ),
+    Family(
+        "GSSAPI uses the Kerberos ticket of the process",
+        "Set 'kafka.sasl.kerberos.service.name', and get a ticket with kinit.",
+        "sasl.kerberos.domain.name sasl.kerberos.name principal keytab kerberos.principal kerberos.keytab",
+    ),
+    Family(
+        "the source does not decode values by a schema registry",
+        "Decode the column value in Spark: docs/howto.md, 'Decode Schema Registry records'.",
+        """schema.registry schemaregistry auto.register.schemas use.latest.version specific.avro.reader
+        value.subject.name.strategy key.subject.name.strategy avro.use.logical.type.converters json.value.type
+        key.converter value.converter value.format key.format format avro.schema schema.id""",
+    ),
+    Family(
+        "it belongs to Kafka Streams, Flink or Kafka Connect",
+        "Remove it.",
+        """application.id application.server num.stream.threads processing.guarantee state.dir default.key.serde
+        default.value.serde connector key.fields value.fields-include tasks.max connector.class topology.optimization
+        semantic""",
+    ),
+)
+
+BROKERS = (
+    Family(
+        "it is a setting of the brokers, of a topic or of a group there",
+        "Remove it here, and set it with kafka-configs.",
+        """advertised.listeners listeners auto.create.topics.enable delete.topic.enable retention.ms
+        retention.bytes log.retention.ms log.retention.hours log.retention.bytes cleanup.policy min.insync.replicas
+        replication.factor default.replication.factor segment.bytes segment.ms message.timestamp.type
+        message.format.version message.timestamp.difference.max.ms unclean.leader.election.enable
+        offsets.retention.minutes offset.metadata.max.bytes offsets.topic.replication.factor
+        group.min.session.timeout.ms group.max.session.timeout.ms group.initial.rebalance.delay.ms group.max.size
+        group.consumer.session.timeout.ms group.consumer.heartbeat.interval.ms group.consumer.assignors
+        group.coordinator.rebalance.protocols consumer.session.timeout.ms consumer.heartbeat.interval.ms
+        fetch.max.bytes.per.broker replica.selector.class broker.id broker.rack node.id inter.broker.listener.name
+        sasl.enabled.mechanisms ssl.client.auth super.users max.connections.per.ip quota.consumer.default""",
+    ),
+)
+
+FAMILIES = (*SPARK, *OTHER_WORDS, *FORMER, *WRITERS, *CLIENTS, *BROKERS)
+
+_WITHOUT_PREFIX = "Write the name of Kafka's Java client with kafka. before it, for example kafka.fetch.min.bytes."
+
+PREFIXES = {
+    "spark.": Family("it is a configuration of Spark", "Set it with spark.conf.set(...) or --conf.", ""),
+    "spring.": Family("it is a name of Spring", _WITHOUT_PREFIX, ""),
+    "properties.": Family("it is a name of Flink", _WITHOUT_PREFIX, ""),
+    "consumer.": Family("options have no such prefix", _WITHOUT_PREFIX, ""),
+    "scan.": Family("it is a name of Flink", "Set 'startingOffsets' for the start.", ""),
+    "sink.": Family("it belongs to a sink of Flink", _REMOVE, ""),
+    "producer.": Family("it belongs to a producer, and the source only reads", _REMOVE, ""),
+    "admin.": Family("it belongs to Kafka's admin client", _REMOVE, ""),
+    "streams.": Family("it belongs to Kafka Streams", _REMOVE, ""),
+    "schema.registry.": Family(
+        "the source does not decode values by a schema registry",
+        "Decode the column value in Spark: docs/howto.md, 'Decode Schema Registry records'.",
+        "",
+    ),
+    "basic.auth.": Family(
+        "the source does not decode values by a schema registry",
+        "Decode the column value in Spark: docs/howto.md, 'Decode Schema Registry records'.",
+        "",
+    ),
+    "confluent.": Family("it belongs to software of Confluent", _REMOVE, ""),
+    "zookeeper.": Family("the brokers manage consumer groups, without ZooKeeper", "Set 'kafka.bootstrap.servers'.", ""),
+    "listener.": Family(
+        "it is a setting of the brokers, of a topic or of a group there",
+        "Remove it here, and set it with kafka-configs.",
+        "",
+    ),
+    "eventhubs.": Family(
+        "this source reads Event Hubs through Kafka's protocol", "See docs/compatibility.md, 'Brokers'.", ""
+    ),
+    "cloudfiles.": Family("it belongs to a source of files or tables", _REMOVE, ""),
+    "delta.": Family("it belongs to a source of files or tables", _REMOVE, ""),
+    "hoodie.": Family("it belongs to a source of files or tables", _REMOVE, ""),
+    "kinesis.": Family("it belongs to another source of Spark", _REMOVE, ""),
+}
+"""Beginnings of names, with the same of each name that begins so."""
