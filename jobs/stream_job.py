@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_group_source import register
+from spark_group_source.options.properties import read_options
 
 POLL_S = 0.25
 KAFKA_COLUMNS = ["topic", "partition", "offset", "timestamp"]
@@ -35,7 +36,7 @@ def job_parser(prog: str, about: str | None) -> argparse.ArgumentParser:
         default="default",
         help='available-now, an interval such as "10 seconds", or default (the next batch at once)',
     )
-    add("--starting-offsets", default="earliest", choices=["earliest", "latest"], help="without a committed offset")
+    add("--starting-offsets", choices=["earliest", "latest"], help="without a committed offset (default: earliest)")
     add("--max-offsets-per-trigger", type=int, metavar="N", help="maximum number of offsets in a batch")
     add(
         "--option",
@@ -45,6 +46,7 @@ def job_parser(prog: str, about: str | None) -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="any other source option; may be repeated",
     )
+    add("--command-config", metavar="FILE", help="properties file with source options, for example with passwords")
     return parser
 
 
@@ -82,12 +84,22 @@ def run(
 
 
 def source(spark: SparkSession, args: argparse.Namespace, **more: str) -> DataFrame:
-    """The stream of the topics; options of ``--option`` take precedence."""
-    options = {"kafka.bootstrap.servers": args.bootstrap_servers, "kafka.group.id": args.group}
-    options |= {"subscribe": ",".join(args.topic), "startingOffsets": args.starting_offsets}
+    """The stream of the topics."""
+    return spark.readStream.format("kafka-group").options(**source_options(args, **more)).load()
+
+
+def source_options(args: argparse.Namespace, **more: str) -> dict[str, str]:
+    """The options of the source: those of ``--option`` take precedence over ``more``, other arguments and the file."""
+    options = {"startingOffsets": "earliest"}
+    if args.command_config:
+        options |= read_options(args.command_config)
+    options |= {"kafka.bootstrap.servers": args.bootstrap_servers, "kafka.group.id": args.group}
+    options["subscribe"] = ",".join(args.topic)
+    if args.starting_offsets:
+        options["startingOffsets"] = args.starting_offsets
     if args.max_offsets_per_trigger:
         options["maxOffsetsPerTrigger"] = str(args.max_offsets_per_trigger)
-    return spark.readStream.format("kafka-group").options(**options | more | dict(args.option)).load()
+    return options | more | dict(args.option)
 
 
 def shape(records: DataFrame, schema: str | None) -> DataFrame:

@@ -46,13 +46,33 @@ def look_up(args: argparse.Namespace) -> str:
     from spark_group_source.lag import report  # loads kafka-python, which ``explain`` does not need
     from spark_group_source.lag.client import GroupLagClient
 
-    options = {"kafka.bootstrap.servers": args.bootstrap_servers, "kafka.group.id": args.group}
-    with closing(GroupLagClient(options | {"subscribePattern": ".*"} | dict(args.option))) as client:
+    with closing(GroupLagClient(_look_up_options(args))) as client:
         if args.command == "lag":
             return report.text(report.snapshot(client).partitions())
         snapshots = report.watch(client, args.seconds, args.interval, _say)
-    args.output.write_text(report.page(args.group, snapshots), encoding="utf-8")
+        page = report.page(client.group, snapshots)
+    args.output.write_text(page, encoding="utf-8")
     return f"{args.output}: {len(snapshots)} sample(s)"
+
+
+def _look_up_options(args: argparse.Namespace) -> dict[str, str]:
+    """The options of a command. The command line takes precedence over the file of ``--command-config``."""
+    from spark_group_source.options.properties import read_options
+
+    options = {} if args.command_config is None else read_options(args.command_config)
+    arguments = {"kafka.bootstrap.servers": args.bootstrap_servers, "kafka.group.id": args.group}
+    options |= {name: value for name, value in arguments.items() if value is not None}
+    options |= dict(args.option)
+    given = {name.lower() for name in options}
+    for name, argument in (("kafka.bootstrap.servers", "--bootstrap-servers"), ("kafka.group.id", "--group")):
+        if name not in given:
+            raise OptionError(
+                f"Neither {argument} nor --command-config names '{name}'.",
+                f"Give {argument}, or a properties file with the line {name.removeprefix('kafka.')}=...",
+            )
+    if given.isdisjoint(("subscribe", "subscribepattern", "assign")):
+        options["subscribePattern"] = ".*"
+    return options
 
 
 def _say(text: object) -> None:
@@ -81,10 +101,12 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=explain)
     for name, does in (("lag", "print the lag and owner of each partition"), ("report", "watch a group, write a page")):
         command = commands.add_parser(name, help=does, description=f"{does}; the group does not change")
-        command.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
-        command.add_argument("--group", required=True)
+        command.add_argument("--bootstrap-servers", metavar="HOST:PORT,...")
+        command.add_argument("--group")
+        command.add_argument("--command-config", type=Path, metavar="FILE",
+                             help="properties file with options, as Kafka's tools have it: for secrets")  # fmt: skip
         command.add_argument("--option", type=_option, action="append", default=[], metavar="NAME=VALUE",
-                             help="an option of the source, for example of security")  # fmt: skip
+                             help="an option of the source; it takes precedence over the file")  # fmt: skip
         command.set_defaults(run=look_up)
     add = command.add_argument
     add("--output", type=Path, default=Path("group_report.html"), help="HTML file to write (default: %(default)s)")

@@ -161,6 +161,43 @@ def test_lag_prints_a_row_for_each_partition(fake: FakeKafka, capsys: pytest.Cap
     assert sum(int(row[3]) for row in rows[1:]) == 6
 
 
+def test_options_come_from_a_file_and_the_command_line_takes_precedence(
+    fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "client.properties"
+    config = ["--command-config", str(file)]
+    file.write_text(f"bootstrap.servers={fake.bootstrap_servers}\ngroup.id={GROUP}\nsubscribe=t\n")
+    for arguments in (config, [*config, "--option", "kafka.client.id=me"]):
+        assert main(["lag", *arguments]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 3
+    file.write_text(f"bootstrap.servers=127.0.0.1:1\ngroup.id=nobody\nsubscribe=u\nclient.rack={'x' * 40_000}\n")
+    given = ["--bootstrap-servers", fake.bootstrap_servers, "--group", GROUP]
+    assert main(["lag", *config, *given, "--option", "subscribe=t", "--option", "kafka.client.rack=a"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("group.id=g", "Neither --bootstrap-servers nor --command-config names 'kafka.bootstrap.servers'"),
+        ("bootstrap.servers=b1:1", "or a properties file with the line group.id=..."),
+        ("bootstrap.servers=b1:1\ngroup.id=g\nssl.truststore.type=JKS\nsecurity.protocol=SSL", "keytool -list"),
+        ("bootstrap.servers=b1:1\ngroup.id=g\nssl.truststore.password=s3cret", "Set 'kafka.ssl.key.password'"),
+        ("bootstrap.servers=b1:1\ngroup.id=g\nsasl.password=s3cret", "'kafka.sasl.password' has no effect"),
+    ],
+)
+def test_an_error_in_a_file_is_that_of_the_option_and_shows_no_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(line)
+    for command in ("lag", "report"):
+        assert main([command, "--command-config", str(file)]) == 2
+        shown = capsys.readouterr().err
+        assert said in shown
+        assert "s3cret" not in shown
+
+
 def test_report_prints_where_its_page_is(fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "report.html"
     assert run("report", fake, "--output", str(output), "--seconds", "0.1", "--interval", "0.1") == 0

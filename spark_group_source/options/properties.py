@@ -1,0 +1,103 @@
+"""Options in a properties file, as Kafka's tools take them with ``--command-config``: no secret is on a command line.
+
+The format is that of ``java.util.Properties``. A name needs no ``kafka.`` before it, so that a file for Kafka's tools
+can be used as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from spark_group_source.errors import OptionError
+from spark_group_source.options.table import OPTIONS
+
+_NAMES = {option.name.lower(): option.name for option in OPTIONS}
+
+_PAIR = re.compile(r"((?:\\.|[^\\=: \t\f])*)(?:[ \t\f]*[=:]|[ \t\f])?[ \t\f]*(.*)", re.DOTALL)
+"""A name, what separates it from its value, and the value."""
+
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def read_options(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The options in a properties file, by their names in the table of options if they are there.
+
+    Raises:
+        OptionError: the file cannot be read, or a line is malformed; the message shows no value.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise OptionError(
+            f"The options file '{os.fspath(path)}' cannot be read: {error.strerror}.",
+            "Give the path of a properties file with lines such as security.protocol=SASL_SSL.",
+        ) from None
+    try:
+        return parse_properties(_decoded(content))
+    except ValueError as error:
+        raise OptionError(
+            f"The options file '{os.fspath(path)}' is malformed: {error}.", "Write \\\\ for a backslash."
+        ) from None
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("latin-1")  # the encoding of Java's Properties
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Name -> value of each line; of two equal names the last one counts.
+
+    Raises:
+        ValueError: a ``\\u`` is not followed by four hexadecimal digits; the message names the line.
+    """
+    options = {}
+    for number, line in _logical_lines(text):
+        match = _PAIR.fullmatch(line)
+        assert match is not None  # each text has a name, perhaps an empty one
+        try:
+            name, value = _unescaped(match[1]), _unescaped(match[2])
+        except ValueError:
+            raise ValueError(f"line {number} has a \\u without four hexadecimal digits") from None
+        options[_option_name(name)] = value
+    return options
+
+
+def _option_name(name: str) -> str:
+    lower = name.lower()
+    return _NAMES.get(lower) or _NAMES.get(f"kafka.{lower}") or name
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Each line with its number, without comments and blank lines; a backslash at the end continues a line."""
+    logical, begun_at = "", 0
+    for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        line = natural.lstrip(" \t\f")
+        if not begun_at and (not line or line.startswith(("#", "!"))):
+            continue
+        begun_at = begun_at or number
+        continues = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        logical += line[:-1] if continues else line
+        if not continues:
+            yield begun_at, logical
+            logical, begun_at = "", 0
+    if logical:
+        yield begun_at, logical
+
+
+def _unescaped(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        escaped = match[1]
+        if escaped[0] != "u":
+            return _ESCAPES.get(escaped, escaped)
+        return chr(int(escaped[1:], 16))  # a ValueError for a lone u
+
+    replaced = _ESCAPE.sub(plain, text)
+    # Java has UTF-16: two escapes are one character.
+    return replaced.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
