@@ -11,6 +11,8 @@ from __future__ import annotations
 from logging import Logger
 from typing import ClassVar
 
+from spark_group_source.text import one_line
+
 EXPLAIN = "python -m spark_group_source explain"
 """The command that explains an error code. The project has no public site that a message could link to."""
 
@@ -26,9 +28,10 @@ class GroupSourceError(Exception):
     code: ClassVar[str] = "KAFKA_GROUP_SOURCE"
 
     def __init__(self, happened: str, action: str = "") -> None:
-        self.happened = happened
-        self.action = action
-        text = " ".join(filter(None, [happened, action]))
+        # Each may quote a text of somebody else, and an error is one line of a log.
+        self.happened = one_line(happened)
+        self.action = one_line(action)
+        text = " ".join(filter(None, [self.happened, self.action]))
         # No period at the end: users copy the command.
         super().__init__(f"[{self.code}] {text} For details run: {EXPLAIN} {self.code}")
 

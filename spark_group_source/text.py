@@ -23,8 +23,13 @@ def printable(text: str, most: int = MOST_CHARACTERS) -> str:
     Every text of a broker, of another member or of a token endpoint passes through here. Otherwise such a text could
     forge log lines, change the colours of a terminal, turn the direction of writing round, or fill a disk.
     """
-    shown = "".join(_escaped(character) for character in text[: most + 1])
+    shown = one_line(text[: most + 1])
     return shown if len(shown) <= most else f"{shown[:most]} ..."
+
+
+def one_line(text: str) -> str:
+    """A text whose control characters, line breaks and other invisible characters are escaped as in Python."""
+    return text if text.isprintable() else "".join(_escaped(character) for character in text)
 
 
 def quoted(text: str, most: int = MOST_CHARACTERS) -> str:
@@ -44,7 +49,7 @@ def some(texts: Sequence[str], separator: str = ", ", most: int = MOST) -> str:
 
 def names(items: Iterable[TopicPartition] | Iterable[str]) -> str:
     """The names of partitions or topics, sorted."""
-    return some([str(item) for item in sorted(items)])
+    return some([printable(str(item)) for item in sorted(items)])
 
 
 @dataclass(frozen=True, slots=True, repr=False)

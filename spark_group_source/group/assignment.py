@@ -24,6 +24,7 @@ from spark_group_source.errors import OptionError, ProtocolError
 from spark_group_source.group.assignors import create_assignor, is_cooperative
 from spark_group_source.group.assignors.base import PartitionCounts
 from spark_group_source.offsets import Partitions, TopicPartition, numbers_by_topic
+from spark_group_source.text import printable
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +111,9 @@ class Assignors:
         for member in members:
             metadata = _decode_subscription(member.subscription)
             if metadata is None:
-                log.warning("member %s gets no partitions: its subscription cannot be read", member.member_id)
+                log.warning(
+                    "member %s gets no partitions: its subscription cannot be read", printable(member.member_id)
+                )
                 assignments[member.member_id] = ConsumerProtocolAssignment(_ASSIGNMENT_VERSION, [], None)
                 continue
             subscribed.append(

@@ -56,7 +56,7 @@ from spark_group_source.group.protocol import GroupProtocol
 from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.group.topics import TopicView
 from spark_group_source.offsets import Partitions, TopicPartition
-from spark_group_source.text import names
+from spark_group_source.text import names, printable
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
 
@@ -389,7 +389,7 @@ class ClassicProtocol(GroupProtocol):
         if me.generation == NO_GENERATION:
             return  # the session timed out before the response came: a join follows
         leader = " (leader)" if self._join_result.leads else ""
-        generation = f"{joined.generation} by {assignor}, member {joined.member_id}{leader}"
+        generation = f"{joined.generation} by {printable(assignor)}, member {printable(joined.member_id)}{leader}"
         listed = f": {names(me.readable)}" if me.readable else ""
         group_id = self.settings.group_id
         log.info("group %s: generation %s owns %d partition(s)%s", group_id, generation, len(me.readable), listed)

@@ -37,7 +37,7 @@ from spark_group_source.group.membership import NO_GENERATION, Action, ErrorActi
 from spark_group_source.group.protocol import GroupProtocol
 from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.group.topics import TopicView
-from spark_group_source.text import names
+from spark_group_source.text import names, printable
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
 from spark_group_source.wire.stale_metadata import known_ids
@@ -315,7 +315,8 @@ class ConsumerProtocol(GroupProtocol):
 
     def _log_assignment(self, me: ConsumerMembership) -> None:
         owned = f"{len(me.readable)} partition(s)" + (f": {names(me.readable)}" if me.readable else "")
-        log.info("group %s: epoch %d, member %s, owns %s", self.settings.group_id, me.generation, me.member_id, owned)
+        member = printable(me.member_id)
+        log.info("group %s: epoch %d, member %s, owns %s", self.settings.group_id, me.generation, member, owned)
 
     def _find_topics(self, deadline: Deadline) -> None:
         """Looks up the subscribed topics, among which are those in the assignment."""

@@ -18,7 +18,7 @@ from spark_group_source.group.assignment import JoinedMember, decode_assignment,
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.offsets import Partitions, TopicPartition
-from spark_group_source.text import some
+from spark_group_source.text import printable, some
 from spark_group_source.wire import versions
 
 PROTOCOL_TYPE = "consumer"
@@ -134,20 +134,17 @@ def interpret(group: Any) -> GroupDescription:
     is_consumer = group.protocol_type == PROTOCOL_TYPE  # other protocol types encode assignments differently
     members = [
         MemberDescription(
-            member.member_id,
-            member.client_id,
-            member.client_host.lstrip("/"),
-            member.group_instance_id,
+            *_identity(member, member.group_instance_id),
             _assigned(member) if is_consumer else frozenset(),
             _subscribed(member) if is_consumer else frozenset(),
         )
         for member in group.members
     ]
     return GroupDescription(
-        group.group_state or "",
-        group.protocol_data or "",
+        printable(group.group_state or ""),
+        printable(group.protocol_data or ""),
         _by_client_id(members),
-        protocol_type=group.protocol_type or PROTOCOL_TYPE,
+        protocol_type=printable(group.protocol_type or PROTOCOL_TYPE),
     )
 
 
@@ -155,23 +152,28 @@ def interpret_consumer_group(group: Any) -> GroupDescription:
     """Reads one group of a ConsumerGroupDescribe response."""
     members = [
         MemberDescription(
-            member.member_id,
-            member.client_id,
-            member.client_host.lstrip("/"),
-            member.instance_id,
+            *_identity(member, member.instance_id),
             frozenset(
                 TopicPartition(topic.topic_name, number)
                 for topic in member.assignment.topic_partitions
                 for number in topic.partitions
             ),
             frozenset(member.subscribed_topic_names),
-            member.subscribed_topic_regex or "",
+            printable(member.subscribed_topic_regex or ""),
             CLASSIC if member.member_type == _CLASSIC_MEMBER else CONSUMER,
             member.member_epoch,
         )
         for member in group.members
     ]
-    return GroupDescription(group.group_state, group.assignor_name, _by_client_id(members), CONSUMER)
+    state, assignor = printable(group.group_state), printable(group.assignor_name)
+    return GroupDescription(state, assignor, _by_client_id(members), CONSUMER)
+
+
+def _identity(member: Any, instance_id: str | None) -> tuple[str, str, str, str | None]:
+    """Member id, client id, host and instance id. Each member chooses its client id and instance id itself."""
+    host = member.client_host.lstrip("/")
+    shown_instance = None if instance_id is None else printable(instance_id)
+    return printable(member.member_id), printable(member.client_id), printable(host), shown_instance
 
 
 def _assigned(member: Any) -> frozenset[TopicPartition]:

@@ -36,7 +36,7 @@ from spark_group_source.errors import (
     describe_error_code,
 )
 from spark_group_source.offsets import Partitions, TopicPartition
-from spark_group_source.text import names
+from spark_group_source.text import names, printable
 
 
 class ErrorAction(Enum):
@@ -140,7 +140,7 @@ def fatal(
     ``broker_message`` is the broker's explanation, if its response has one.
     """
     suffix = f" for {names(set(topics))}" if topics else ""
-    explanation = f" The broker says: {broker_message}" if broker_message else ""
+    explanation = f" The broker says: {printable(broker_message)}" if broker_message else ""
     return GroupError(
         f"{request} of group '{group}' failed with {describe_error_code(error_code)}{suffix}.{explanation}",
         _ADVICE.get(error_code, ""),

@@ -30,6 +30,7 @@ from spark_group_source.group.membership import (
 from spark_group_source.group.rejection import LOOKUP_TIMEOUT, explain
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import Partitions
+from spark_group_source.text import printable
 from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.waiting import sleep
 
@@ -303,7 +304,7 @@ class GroupProtocol(ABC):
 
     def retry_leave(self, send: Callable[[Deadline], RequestFailed | None]) -> None:
         """Sends a request that leaves the group, and logs the result; retries errors that may pass."""
-        group_id, member_id = self.settings.group_id, self.member.membership.member_id
+        group_id, member_id = self.settings.group_id, printable(self.member.membership.member_id)
         deadline = Deadline.after(LEAVE_TIMEOUT, self.clock)
         backoff = Backoff(self.settings.wire.retry_backoff, self.settings.wire.retry_backoff_max)
         while failure := send(deadline.at_most(LEAVE_ATTEMPT_TIMEOUT)):

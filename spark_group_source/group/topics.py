@@ -94,7 +94,7 @@ class TopicView:
                 " partitions stay with the members that own them; partitions without an owner are not assigned. Grant"
                 " this query's principal DESCRIBE on them.",
                 self._group_id,
-                ", ".join(sorted(hidden)),
+                names(hidden),
             )
         self._hidden = hidden
 

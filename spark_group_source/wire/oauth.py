@@ -33,7 +33,7 @@ from spark_group_source.errors import (
     GroupSourceError,
     OptionError,
 )
-from spark_group_source.text import Secret
+from spark_group_source.text import Secret, printable
 from spark_group_source.wire import tls
 from spark_group_source.wire.settings import Tls
 from spark_group_source.wire.tokens import ClientCredentials, ExportedToken, RefreshWindow
@@ -373,7 +373,8 @@ def _holder(claims: Mapping[str, Any], subject_claim: str, scope_claim: str) -> 
     """What the log says of a token, without its text."""
     subject, scope = claims.get(subject_claim), claims.get(scope_claim)
     scopes = " ".join(map(str, scope)) if isinstance(scope, list) else scope
-    return (f" of {subject!r}" if subject else "") + (f" with scope {scopes!r}" if scopes else "")
+    of_whom = f" of {printable(repr(subject))}" if subject else ""
+    return of_whom + (f" with scope {printable(repr(scopes))}" if scopes else "")
 
 
 MAX_BODY = 2**20
@@ -499,9 +500,6 @@ _NEVER = (501, 505)
 MIN_KEY = 8
 """Minimum characters of a value in the endpoint's URL that may be a key. To hide shorter ones would garble the text."""
 
-MAX_SHOWN = 300
-"""Maximum characters of the server's text in an error."""
-
 _CLIENT = (
     "Check 'kafka.sasl.oauthbearer.client.credentials.client.id' and"
     " 'kafka.sasl.oauthbearer.client.credentials.client.secret', or clientId and clientSecret in"
@@ -552,7 +550,7 @@ def request_token(settings: ClientCredentials, *, worked_before: bool) -> Issued
         kind = unusable if isinstance(failed, AuthenticationFailed) else BrokerUnavailable
         raise kind(failed.happened, failed.action) from None
     except OSError as error:
-        raise BrokerUnavailable(f"{name} cannot be reached: {error}.", _URL) from None
+        raise BrokerUnavailable(f"{name} cannot be reached: {printable(str(error))}.", _URL) from None
     if answer.status not in _OK:
         raise _refusal(settings, answer, unusable)
     try:
@@ -601,5 +599,4 @@ def _shown(settings: ClientCredentials, text: str) -> str:
     # The longest first: a shorter text may be a part of it.
     for part in sorted(filter(None, hidden), key=len, reverse=True):
         text = text.replace(part, "...")
-    printable = "".join(letter if letter.isprintable() else " " for letter in text)
-    return printable if len(printable) <= MAX_SHOWN else printable[:MAX_SHOWN] + "..."
+    return printable(text)

@@ -15,6 +15,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, describe_error_code
+from spark_group_source.text import printable, some
 from spark_group_source.wire.settings import Sasl
 from spark_group_source.wire.tokens import Token
 from spark_group_source.wire.waiting import call_with_timeout
@@ -78,7 +79,7 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
                 settings.token_provider.record_rejection(token)
             raise AuthenticationFailed(
                 f"Broker {broker} rejected this client's credentials ({settings.mechanism}):"
-                f" {response.error_message or describe_error_code(response.error_code)}.",
+                f" {printable(response.error_message or describe_error_code(response.error_code))}.",
                 _advice(settings),
             )
         if settings.mechanism.startswith("SCRAM"):
@@ -141,7 +142,7 @@ def _step(settings: Sasl, broker: str, step: Callable[..., Any], *arguments: Any
             _advice(settings),
         ) from None
     except Exception as error:  # a mechanism's library may raise any exception
-        happened = f"Authentication at broker {broker} by {settings.mechanism} failed: {error!r}."
+        happened = f"Authentication at broker {broker} by {settings.mechanism} failed: {printable(repr(error))}."
         kind = (
             BrokerUnavailable
             if getattr(error, "min_code", None) in _RETRIABLE_KERBEROS_ERRORS
@@ -175,7 +176,7 @@ def _handshake_rejected(settings: Sasl, broker: str, response: Any) -> Authentic
     if response.error_code == UNSUPPORTED_SASL_MECHANISM:
         return AuthenticationFailed(
             f"Broker {broker} does not enable '{settings.mechanism}' on this listener. It enables:"
-            f" {', '.join(response.mechanisms) or 'none'}.",
+            f" {some([printable(each) for each in response.mechanisms]) or 'none'}.",
             "Set 'kafka.sasl.mechanism' to one of these, or use the port of another listener.",
         )
     if response.error_code == ILLEGAL_SASL_STATE:

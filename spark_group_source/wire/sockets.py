@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
+from spark_group_source.text import printable
 from spark_group_source.wire.reachability import ADDRESSES, Address
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Result, call_with_timeout, poll_readable, wait_any
@@ -40,8 +41,9 @@ _PORT_IN_USE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 
 
 def address(host: str, port: int) -> str:
-    """Returns ``host:port``, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    """Returns ``host:port`` for messages, with brackets around an IPv6 address. A broker may advertise any host."""
+    shown = printable(host)
+    return f"[{shown}]:{port}" if ":" in host else f"{shown}:{port}"
 
 
 def set_timeout(sock: socket.socket, deadline: Deadline) -> None:
@@ -109,7 +111,7 @@ def connect(host: str, port: int, options: WireOptions, deadline: Deadline) -> s
     """
     if not 0 < port < 2**16:
         raise BrokerUnavailable(
-            f"Broker {address(host, port)} cannot be reached: {port} is no port.",
+            f"Broker {address(host, port)} cannot be reached: {port} is not a port.",
             "Check the brokers' advertised.listeners.",
         )
     remotes = [(family, (resolved[0], port, *resolved[2:])) for family, _, _, _, resolved in _resolve(host, deadline)]
@@ -297,6 +299,6 @@ def _resolve_in_time(look_up: Callable[[], Result], what: str, host: str, deadli
     try:
         return call_with_timeout(look_up, deadline, f"{what} {host}")
     except TimeoutError as error:
-        raise DeadlineExceeded(f"Host '{host}' was not resolved in time.") from error
+        raise DeadlineExceeded(f"Host '{printable(host)}' was not resolved in time.") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL, an empty label, or one of more than 63 characters
-        raise BrokerUnavailable(f"Host '{host}' cannot be resolved: {error}.") from error
+        raise BrokerUnavailable(f"Host '{printable(host)}' cannot be resolved: {error}.") from error

@@ -1,0 +1,127 @@
+"""Texts of brokers, other members and token endpoints in errors and logs: one line, printable, of bounded length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
+
+from spark_group_source.errors import GroupSourceError, OptionError
+from spark_group_source.group.description import interpret, interpret_consumer_group
+from spark_group_source.group.membership import fatal
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.text import MOST_CHARACTERS, Secret, names, one_line, printable, quoted
+from spark_group_source.wire import sockets
+from spark_group_source.wire.oauth import Answer, _holder, _refusal
+from spark_group_source.wire.sasl import authenticate
+from spark_group_source.wire.settings import Sasl, WireOptions
+from spark_group_source.wire.tokens import ClientCredentials
+from tests.unit.options.test_options import GOOD
+from tests.unit.wire_options import after
+
+EVIL = "no\n26/11/27 12:00:00 ERROR forged\r\x1b[31m\x07\N{RIGHT-TO-LEFT OVERRIDE}\x00\u2028\x85" + "x" * 100_000
+
+PLAIN = Sasl("PLAIN", "alice", Secret("s3cret"))
+CLIENT = ClientCredentials("https://idp/token", "orders", Secret("s3cret"))
+
+
+def sasl_error(*responses: Any) -> str:
+    waiting = list(responses)
+    try:
+        authenticate(PLAIN, "host", "1 (host:9092)", lambda _: waiting.pop(0), after())
+    except GroupSourceError as error:
+        return str(error)
+    return "no error"
+
+
+def connect_error(host: str) -> str:
+    try:
+        sockets.connect(host, 0, WireOptions(((host, 1),)), after())
+    except GroupSourceError as error:
+        return str(error)
+    return "no error"
+
+
+def welcome(error_code: int = 0, mechanisms: tuple[str, ...] = ("PLAIN",)) -> Any:
+    return SaslHandshakeResponse(version=1, error_code=error_code, mechanisms=list(mechanisms))
+
+
+def member() -> SimpleNamespace:
+    shared = {"member_id": EVIL, "client_id": EVIL, "client_host": f"/{EVIL}", "member_epoch": 1, "member_type": 1}
+    of_classic = {"group_instance_id": EVIL, "member_metadata": b"", "member_assignment": b""}
+    assignment = SimpleNamespace(topic_partitions=[])
+    of_consumer = {"instance_id": EVIL, "assignment": assignment, "subscribed_topic_names": [EVIL]}
+    return SimpleNamespace(**shared, **of_classic, **of_consumer, subscribed_topic_regex=EVIL)
+
+
+def described() -> list[str]:
+    classic = interpret(
+        SimpleNamespace(protocol_type="consumer", members=[member()], group_state=EVIL, protocol_data=EVIL)
+    )
+    consumer = interpret_consumer_group(SimpleNamespace(members=[member()], group_state=EVIL, assignor_name=EVIL))
+    found = [text for each in (classic, consumer) for text in (each.state, each.assignor)]
+    for each in (*classic.members, *consumer.members):
+        found += [each.member_id, each.client_id, each.host, each.instance_id or "", each.pattern]
+    return found
+
+
+def refused(body: object) -> str:
+    answer = Answer(401, json.dumps(body).encode(), "")
+    return str(_refusal(CLIENT, answer, GroupSourceError))
+
+
+SHOWN: dict[str, Callable[[], str]] = {
+    "error of a sign-in": lambda: sasl_error(
+        welcome(),
+        SaslAuthenticateResponse(version=2, error_code=58, error_message=EVIL, auth_bytes=b"", session_lifetime_ms=0),
+    ),
+    "mechanisms of a broker": lambda: sasl_error(welcome(33, (EVIL, *[f"M{n}" for n in range(1000)]))),
+    "explanation of a coordinator": lambda: str(fatal("JoinGroup", "g", 30, (), EVIL)),
+    "advertised host": lambda: connect_error(EVIL),
+    "topics": lambda: names([EVIL]),
+    "partitions": lambda: names([TopicPartition(EVIL, 0)]),
+    "error of a token endpoint": lambda: refused({"error": EVIL, "error_description": EVIL}),
+    "claims of a token": lambda: _holder({"sub": EVIL, "scope": [EVIL]}, "sub", "scope"),
+}
+
+
+@pytest.mark.parametrize("origin", SHOWN)
+def test_a_text_of_others_is_one_bounded_line(origin: str) -> None:
+    shown = SHOWN[origin]()
+    assert "no\\n26/11/27" in shown
+    assert shown.isprintable()
+    assert len(shown) < 4 * MOST_CHARACTERS
+
+
+def test_the_description_of_a_group_has_bounded_lines() -> None:
+    shown = described()
+    assert len(shown) == 14
+    assert all(each.isprintable() and len(each) <= MOST_CHARACTERS + 4 for each in shown)
+
+
+def test_an_error_is_one_line_whatever_it_quotes() -> None:
+    error = GroupSourceError(f"It says {EVIL[:60]}", "Write\nthis")
+    assert str(error).isprintable()
+    assert error.action == "Write\\nthis"
+    assert GroupSourceError(error.happened, error.action).happened == error.happened
+
+
+def test_an_option_is_quoted_up_to_a_length() -> None:
+    with pytest.raises(OptionError) as raised:
+        parse_options(GOOD | {"kafka.isolation.level": EVIL})
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 3 * MOST_CHARACTERS
+
+
+def test_printable_keeps_a_text_that_is_fine_and_escapes_the_rest() -> None:
+    assert printable("bücher 東京 \N{GRINNING FACE}") == "bücher 東京 \N{GRINNING FACE}"
+    assert printable("a\tb\x1b\N{ZERO WIDTH SPACE}\udc80") == r"a\tb\x1b\u200b\udc80"
+    assert printable("abcdef", 3) == "abc ..."
+    assert one_line("a\nb") == r"a\nb"
+    assert quoted("a'b\n") == repr("a'b\n")
+    assert quoted("abcdef", 3) == "'abc' ... (6 characters)"
