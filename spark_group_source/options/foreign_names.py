@@ -38,8 +38,12 @@ SPARK = (
     Family(
         _OF_QUERY,
         "Set it with .option(...) on writeStream.",
-        """truncate numrows mergeschema overwriteschema txnappid txnversion savemode replacewhere
-        asyncprogresstrackingenabled asyncprogresstrackingcheckpointintervalms
+        """truncate numrows mergeschema overwriteschema txnappid txnversion savemode replacewhere""",
+    ),
+    Family(
+        _OF_QUERY,
+        "Leave it out, on writeStream as well: docs/compatibility.md, 'Limitations'.",
+        """asyncprogresstrackingenabled asyncprogresstrackingcheckpointintervalms
         asyncprogresstrackingoverridesinksupportcheck""",
     ),
     Family(
