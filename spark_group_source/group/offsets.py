@@ -52,13 +52,19 @@ RESET_TAG = f"{COMMIT_TAG} starting"
 so. If the query dies before, its restart does not reset again: it would skip the records that arrived since."""
 
 
+METADATA_TEXT = 500
+"""Maximum length of a text in the metadata of a commit, in characters. JSON takes up to twelve bytes for each, and the
+metadata has at most 32,767 bytes in a request to a broker before Kafka 2.4."""
+
+
 def commit_metadata(fields: Mapping[str, object], tag: str = COMMIT_TAG) -> str:
     """The metadata of a commit: the tag, then ``fields`` as JSON.
 
     The field ``start`` is the digest of JSON in ``startingOffsets``: the group started at these offsets. ``lineage`` is
     the lineage of the offset, if it has one.
     """
-    return f"{tag} {json.dumps(fields)}" if fields else tag
+    cut = {name: value[:METADATA_TEXT] if isinstance(value, str) else value for name, value in fields.items()}
+    return f"{tag} {json.dumps(cut)}" if cut else tag
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
 MAX_TEXT_BYTES = 2**15 - 1
 """Maximum size in bytes of a text in a Kafka request, whose length has 16 bits."""
 
+MEMBER_SUFFIX_BYTES = 64
+"""Room for what a coordinator appends to a client id to make a member id of it: a hyphen and a UUID."""
+
 FOREVER = 1e9
 """The longest time in seconds, about 31 years. Java's 64-bit milliseconds are longer than any wait of Python."""
 
@@ -69,9 +72,7 @@ def non_blank(text: str) -> str:
 
 def wire_name(text: str) -> str:
     """A name that is not blank, as a Kafka request can hold it."""
-    name = non_blank(text)
-    _check_fits(name)
-    return name
+    return _fitting(text, MAX_TEXT_BYTES)
 
 
 def optional_wire_name(text: str) -> str | None:
@@ -80,17 +81,19 @@ def optional_wire_name(text: str) -> str | None:
 
 
 def client_id(text: str) -> str:
-    """As :func:`wire_name`, but a blank text means the source's own choice."""
-    return optional_wire_name(text) or ""
+    """As :func:`wire_name`, with room for a member id; a blank text means the source's own choice."""
+    return _fitting(text, MAX_TEXT_BYTES - MEMBER_SUFFIX_BYTES) if text.strip() else ""
 
 
-def _check_fits(name: str) -> None:
+def _fitting(text: str, maximum: int) -> str:
+    name = non_blank(text)
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
         raise ValueError("a name that can be encoded as UTF-8") from None
-    if size > MAX_TEXT_BYTES:
-        raise ValueError(f"a name of at most {MAX_TEXT_BYTES} bytes, because a Kafka request has no room for {size}")
+    if size > maximum:
+        raise ValueError(f"a name of at most {maximum} bytes, because a Kafka request has no room for {size}")
+    return name
 
 
 def topic_names(text: str) -> tuple[str, ...]:

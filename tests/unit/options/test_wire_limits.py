@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import Mock
@@ -21,7 +22,7 @@ from spark_group_source.group import consumer
 from spark_group_source.group.classic import MembershipRequests
 from spark_group_source.group.consumer_state import ConsumerMembership
 from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed
-from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
+from spark_group_source.group.offsets import CommittedOffset, GroupOffsets, commit_metadata
 from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.offsets import MAX_OFFSET, TopicPartition
 from spark_group_source.options import values
@@ -95,13 +96,15 @@ def requests_of(options: SourceOptions) -> Iterator[Any]:
     cluster = Mock(options=wire)
     member = MembershipRequests(cluster, group)
     member.client = member._liveness_client = recorder  # type: ignore[assignment]
-    me = Membership(member_id="m")
+    me = Membership(member_id=f"{wire.client_id}-{uuid.uuid4()}")  # as coordinators make it
     member.join(me, dict.fromkeys(group.assignors, b"x"), after(), Mock())
     member.heartbeat(me, after())
-    member.leave("m", "the query ends", after())
+    member.leave(me.member_id, "the query ends", after())
     committed = GroupOffsets(cluster, group)
     committed._client = recorder  # type: ignore[assignment]
-    committed.commit(me, {TP: CommittedOffset(offset)}, after(), {})
+    fields = {"application": "\U0001f600" * 40_000, "client": wire.client_id, "member": me.member_id, "generation": 1}
+    metadata = commit_metadata(fields)
+    committed.commit(me, {TP: CommittedOffset(offset, metadata)}, after(), {})
     committed.committed([TP], after())
     yield from recorder.requests
     yield consumer.build_request(ConsumerMembership(member_id="m", topics=frozenset({"t"})), group)
@@ -156,10 +159,12 @@ def test_accepted_extremes_together_fit_into_the_requests(given: dict[str, str])
         encode(request, options.wire.client_id)
 
 
-@pytest.mark.parametrize("name", ["kafka.client.id", "kafka.group.id", "kafka.client.rack"])
-def test_a_name_that_no_request_can_hold_is_an_error_with_the_maximum(name: str) -> None:
-    assert parse_options(GOOD | {name: "é" * 16383})
-    with pytest.raises(OptionError, match=r"at most 32767 bytes.*no room for 40000") as raised:
+@pytest.mark.parametrize(
+    ("name", "maximum"), [("kafka.client.id", 32703), ("kafka.group.id", 32767), ("kafka.client.rack", 32767)]
+)
+def test_a_name_that_no_request_can_hold_is_an_error_with_the_maximum(name: str, maximum: int) -> None:
+    assert parse_options(GOOD | {name: "é" * (maximum // 2)})
+    with pytest.raises(OptionError, match=rf"at most {maximum} bytes.*no room for 40000") as raised:
         parse_options(GOOD | {name: "x" * 40_000})
     assert len(str(raised.value)) < 800
     with pytest.raises(OptionError, match="encoded as UTF-8"):
