@@ -42,7 +42,7 @@ SPARK = (
     ),
     Family(
         _OF_QUERY,
-        "Leave it out, on writeStream as well: docs/compatibility.md, 'Limitations'.",
+        "Leave it out, on writeStream as well: section Limitations of docs/compatibility.md.",
         """asyncprogresstrackingenabled asyncprogresstrackingcheckpointintervalms
         asyncprogresstrackingoverridesinksupportcheck""",
     ),
@@ -348,7 +348,7 @@ PREFIXES = {
         "",
     ),
     "eventhubs.": Family(
-        "this source reads Event Hubs through Kafka's protocol", "See docs/compatibility.md, 'Brokers'.", ""
+        "this source reads Event Hubs through Kafka's protocol", "See the section Brokers of docs/compatibility.md.", ""
     ),
     "cloudfiles.": Family("it belongs to a source of files or tables", _REMOVE, ""),
     "delta.": Family("it belongs to a source of files or tables", _REMOVE, ""),
