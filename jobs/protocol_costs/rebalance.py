@@ -13,7 +13,7 @@ from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import Timings
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.cluster import Cluster, Topic
 
 SETTLED_S = 6.5
 """A rebalance is over if nothing has changed for this time, in which each member has sent a heartbeat."""
@@ -90,7 +90,8 @@ class Group:
         parsed = parse_options(self._options)
         cluster = Cluster(parsed.with_client_id(f"member-{len(self._members)}").wire)
         self._members.append(Member(cluster, parsed.group, self._ownership, timings=self._requests))
-        self._members[-1].start([self._options["subscribe"]], self._ownership)
+        name = self._options["subscribe"]
+        self._members[-1].start({name: Topic(name, "", {})}, self._ownership)
 
     def leave(self) -> None:
         """Removes the member that joined last."""

@@ -509,7 +509,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 "query/planner.py",
-                "not target.extended and target.is_reached(self._ahead_of_commits(target, me))",
+                "not target.extended and target.is_reached(self._ahead_of_commits(target))",
                 "target.is_reached()",
             ),
         ),

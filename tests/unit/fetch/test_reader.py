@@ -274,7 +274,7 @@ def test_a_loss_is_decided_before_a_short_poll_timeout_ends_the_task(
     monkeypatch.setattr(time, "sleep", clock.sleep)
 
     def read_shortly(*ranges: tuple[int, int, int], topic_id: str | None = None, skip: bool) -> list[tuple[int, int]]:
-        backoff = {"retry_backoff": 0.125, "retry_backoff_max": 1.0}
+        backoff: dict[str, Any] = {"retry_backoff": 0.125, "retry_backoff_max": 1.0}
         short = task(fake, *ranges, topic_id=topic_id, fail_on_data_loss=not skip, poll_timeout=1.0, **backoff)
         with closing(Cluster(short.wire)) as cluster:
             return sorted(offsets(TaskReader(short, cluster, clock).batches()))

@@ -111,11 +111,14 @@ def requests_of(options: SourceOptions) -> Iterator[Any]:
     built: list[Any] = []
     searching = Cluster(wire)
 
-    def answer(build: Any, _: Deadline) -> Any:
-        built.append(build())
+    def answer(request: Any, _: Deadline) -> Any:
+        built.append(request)
         return Mock(coordinators=[Mock(error_code=0)])
 
-    searching._call_any_broker = answer  # type: ignore[method-assign, assignment]
+    def ask_any(_: str, ask: Any, deadline: Deadline) -> Any:
+        return ask(Mock(call=answer), deadline)
+
+    searching._call_any_broker = ask_any  # type: ignore[method-assign, assignment]
     searching.find_coordinator(group.group_id, after())
     yield from built
 
