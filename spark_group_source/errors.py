@@ -8,6 +8,7 @@ The numbers at the end are error codes of Kafka's protocol that several packages
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from logging import Logger
 from typing import ClassVar
 
@@ -109,13 +110,20 @@ class BrokerError(GroupSourceError):
 
     Args:
         error_code: Kafka's numeric error code, for example 30 for GROUP_AUTHORIZATION_FAILED.
+        topics: the topics that the error is about, if it is about topics.
     """
 
     code = "BROKER_ERROR"
 
-    def __init__(self, happened: str, action: str = "", *, error_code: int) -> None:
+    def __init__(self, happened: str, action: str = "", *, error_code: int, topics: Iterable[str] = ()) -> None:
         super().__init__(happened, action)
         self.error_code = error_code
+        self.topics = frozenset(topics)
+
+    @property
+    def unauthorized_topics(self) -> frozenset[str]:
+        """The topics on which a permission is missing; empty for any other error."""
+        return self.topics if self.error_code == TOPIC_AUTHORIZATION_FAILED else frozenset()
 
 
 class TopicError(BrokerError):
@@ -176,6 +184,7 @@ INVALID_SESSION_TIMEOUT = 26
 REBALANCE_IN_PROGRESS = 27
 TOPIC_AUTHORIZATION_FAILED = 29
 GROUP_AUTHORIZATION_FAILED = 30
+CLUSTER_AUTHORIZATION_FAILED = 31
 UNSUPPORTED_VERSION = 35
 GROUP_ID_NOT_FOUND = 69
 GROUP_MAX_SIZE_REACHED = 81

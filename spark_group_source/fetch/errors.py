@@ -24,6 +24,7 @@ from spark_group_source.fetch.leaders import EpochEndOffset, list_offsets
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.fetch.position import FetchPosition
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.grace import Permission
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition, may_be_same
 from spark_group_source.wire.cluster import Cluster, Topic
 from spark_group_source.wire.stale_metadata import unknown_to_all
@@ -83,6 +84,8 @@ class PreferredReplicas:
         return True
 
 
+GRANT_READ = "Grant the principal READ on the topic."
+
 MAX_ATTEMPTS = 5
 """Maximum attempts in a row before a deleted topic, a damaged log or an early end of it counts: a leader may lag.
 A poll timeout that ends earlier counts as well."""
@@ -98,6 +101,7 @@ class FetchErrorHandler:
         self._cluster = cluster
         self._replicas = replicas
         self._clock = clock
+        self._permissions: dict[str, Permission] = {}
 
     def deadline(self) -> Deadline:
         """The deadline of a request that starts now."""
@@ -115,9 +119,11 @@ class FetchErrorHandler:
             return
         action = fetch_error_action(error_code)
         confirmed = position.count_attempt(action, error_code) > MAX_ATTEMPTS
+        if error_code == TOPIC_AUTHORIZATION_FAILED:
+            self._handle_denied(position, f"Cannot fetch {_problem(position, error_code)}.")
+            return
         if action is FetchErrorAction.FAIL:
-            grant = "Grant the principal READ on the topic." if error_code == TOPIC_AUTHORIZATION_FAILED else ""
-            raise TopicError(f"Cannot fetch {_problem(position, error_code)}.", grant, error_code=error_code)
+            raise TopicError(f"Cannot fetch {_problem(position, error_code)}.", error_code=error_code)
         if action is FetchErrorAction.CHECK_LOG_RANGE:
             self._check_log_range(position)
         elif confirmed and action in (FetchErrorAction.CONFIRM_CORRUPT, FetchErrorAction.CONFIRM_TOPIC_DELETED):
@@ -153,6 +159,20 @@ class FetchErrorHandler:
             self._skip_lost(position, position.range.end, f"{reason} ({error})")
         else:
             self.back_off([position], f"{error}, and not all brokers confirm that {reason}")
+
+    def _handle_denied(self, position: FetchPosition, happened: str) -> None:
+        """Retries: this client may not read the topic, which the driver has found to be readable.
+
+        Raises:
+            TopicError: that has lasted too long.
+        """
+        topic = position.tp.topic
+        if topic not in self._permissions:
+            self._permissions[topic] = Permission(f"READ on topic '{topic}'", clock=self._clock)
+            self._permissions[topic].granted()
+        error = TopicError(happened, GRANT_READ, error_code=TOPIC_AUTHORIZATION_FAILED, topics=[topic])
+        self._permissions[topic].denied(error)
+        self.back_off([position], f"{describe_error_code(TOPIC_AUTHORIZATION_FAILED)}. {GRANT_READ}")
 
     def handle_early_end(self, position: FetchPosition, high_watermark: int) -> None:
         """Handles a log that ends before the range.

@@ -89,7 +89,7 @@ def partition_error(tp: TopicPartition, error_code: int) -> GroupSourceError:
         return TopicError(happened, _CHECK_TOPIC, error_code=error_code)
     unauthorized = error_code == TOPIC_AUTHORIZATION_FAILED
     action = "Grant the principal DESCRIBE on the topic." if unauthorized else "Check the log of the broker."
-    raise TopicError(happened, action, error_code=error_code)
+    raise TopicError(happened, action, error_code=error_code, topics=[tp.topic])
 
 
 def _group_by_leader(

@@ -18,8 +18,11 @@ from spark_group_source.errors import (
     GROUP_ID_NOT_FOUND,
     TOPIC_AUTHORIZATION_FAILED,
     UNRELEASED_INSTANCE_ID,
+    GroupError,
     GroupSourceError,
+    RetriableError,
 )
+from spark_group_source.grace import Permission
 from spark_group_source.group.consumer_messages import ConsumerGroupHeartbeatRequest
 from spark_group_source.group.consumer_state import (
     ConsumerMembership,
@@ -164,9 +167,14 @@ JOIN_INTERVAL = 1.0
 partitions come as those revoke them. Coordinators of Kafka 4.3 and later also assign only once a second by default."""
 
 
+DENIED_TOPICS_CHECK = 10.0
+"""Seconds until the next check of topics that this client may not describe."""
+
+
 class ConsumerProtocol(GroupProtocol):
     """The member's thread owns it, with its connections.
 
+    ``_permissions`` has DESCRIBE on each topic that the subscription lacks because it is denied.
     ``_joined`` tells whether a join was sent: the coordinator may have the member even if it has not answered.
     ``_joining_until`` is when a join without partitions ends, in seconds of the clock. Until then the listener is
     notified of partitions only; ``_has_assignment`` tells whether it was. ``_session_timeout`` is the group's in
@@ -199,6 +207,7 @@ class ConsumerProtocol(GroupProtocol):
         self._late_until = -math.inf
         self._has_assignment = False
         self._joining_until = 0.0
+        self._permissions: dict[str, Permission] = {}
 
     def subscribe(self, topics: Mapping[str, Topic]) -> None:
         """See :meth:`GroupProtocol.subscribe`."""
@@ -244,6 +253,8 @@ class ConsumerProtocol(GroupProtocol):
         response = self.client.call(build_request(to_report, self.settings), self._heartbeat_deadline(me))
         if failure := self._failure(response, self.client, joins=me.phase is Phase.JOINING):
             error_code = getattr(response, "error_code", 0)
+            if error_code == TOPIC_AUTHORIZATION_FAILED:
+                failure = self._leave_out_denied(failure)
             if joins and (failure.action is ErrorAction.RESET_GENERATION or error_code == UNRELEASED_INSTANCE_ID):
                 self._leave_former_epoch(error_code)
             if failure.unanswered:
@@ -344,7 +355,43 @@ class ConsumerProtocol(GroupProtocol):
         except GroupSourceError as error:
             log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
             return
-        self.member.post(Subscribed(frozenset(topics)))
+        denied = {name for name, topic in topics.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
+        if denied or self.settings.subscription.pattern is None:
+            self.next_topic_check = self.clock() + DENIED_TOPICS_CHECK if denied else math.inf
+        for name in self._permissions.keys() & topics.keys() - denied:
+            self._permissions.pop(name).granted()
+        self.member.post(Subscribed(frozenset(topics) - denied))
+
+    def _leave_out_denied(self, failure: RequestFailed) -> RequestFailed:
+        """Subscribes without the topics that this client may not describe; returns the failure to report.
+
+        The coordinator rejects each heartbeat that names such a topic, and does not say which one it is.
+        """
+        error = failure.error
+        if not isinstance(error, GroupError) or not (self._was_member or self.settings.subscription.pattern):
+            return failure
+        deadline = self._until_heartbeat(self.within(self.settings.heartbeat_timeout))
+        subscribed = self.member.membership.topics
+        try:
+            found = self._cluster.metadata(subscribed, deadline).topics
+            denied = {name for name, topic in found.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
+            self._record_denied(denied, error)
+        except RetriableError as unknown:
+            return RequestFailed(ErrorAction.RETRY, str(unknown))
+        except GroupError as final:
+            return RequestFailed(ErrorAction.FATAL, str(final), error=final)
+        self.member.post(Subscribed(subscribed - denied))
+        self.next_topic_check = min(self.next_topic_check, self.clock() + DENIED_TOPICS_CHECK)
+        return RequestFailed(ErrorAction.RETRY, failure.reason)
+
+    def _record_denied(self, topics: Collection[str], error: GroupError) -> None:
+        optional = self.settings.subscription.pattern is not None
+        for topic in sorted(topics):
+            if topic not in self._permissions:
+                name = f"DESCRIBE on topic '{topic}'"
+                self._permissions[topic] = Permission(name, optional=optional, clock=self.clock)
+                self._permissions[topic].granted()  # when the member joined
+            self._permissions[topic].denied(error)
 
     def _failure(self, response: Any, client: CoordinatorClient, *, joins: bool = False) -> RequestFailed | None:
         if isinstance(response, RequestFailed):

@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    GROUP_AUTHORIZATION_FAILED,
+    UNKNOWN_SERVER_ERROR,
     AuthenticationFailed,
     BrokerUnavailable,
     DeadlineExceeded,
@@ -53,6 +56,15 @@ class WhileWaiting:
 LATE_REQUESTS = 600.0
 """Seconds for which a request without an answer may still arrive: by default, brokers close a connection that was idle
 for as long (``connections.max.idle.ms``)."""
+
+
+_MISSING_PERMISSION = {GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
+
+_HINTS = {
+    UNKNOWN_SERVER_ERROR: ": see the log of the coordinator; for a large group, its record may exceed the brokers'"
+    " message.max.bytes"
+}
+"""What the reason of a failure adds to an error code."""
 
 
 class CoordinatorClient:
@@ -164,6 +176,7 @@ class CoordinatorClient:
     def confirm_generation(self) -> None:
         """The broker of the last request has answered the member as one of its present generation."""
         self._current.knows_generation = self._broker_id
+        self._current.permission.granted()
 
     def _find(self, deadline: Deadline) -> None:
         self._broker_id = self._current.id = self._cluster.find_coordinator(self._group_id, deadline).id
@@ -177,7 +190,9 @@ class CoordinatorClient:
         return self._failure_of(lambda: self._find(deadline))
 
     def _failed(self, error: GroupSourceError) -> RequestFailed:
-        if isinstance(error, (GroupError, AuthenticationFailed)):
+        if isinstance(error, GroupError):
+            return self._rejected(str(error), error)
+        if isinstance(error, AuthenticationFailed):
             return RequestFailed(ErrorAction.FATAL, str(error), error=error)
         self.rediscover()
         return RequestFailed(ErrorAction.REDISCOVER, str(error))
@@ -197,10 +212,20 @@ class CoordinatorClient:
         action = error_action(error_code)
         if action is ErrorAction.REDISCOVER:
             self.rediscover()
-        error = (
-            fatal(request, self._group_id, error_code, topics, broker_message) if action is ErrorAction.FATAL else None
-        )
-        return RequestFailed(action, f"{request} failed with {describe_error_code(error_code)}", member_id, error)
+        reason = f"{request} failed with {describe_error_code(error_code)}{_HINTS.get(error_code, '')}"
+        if action is ErrorAction.FATAL:
+            return self._rejected(reason, fatal(request, self._group_id, error_code, topics, broker_message))
+        return RequestFailed(action, reason, member_id)
+
+    def _rejected(self, reason: str, error: GroupError) -> RequestFailed:
+        """A failure that is fatal, unless a permission is missing that this query had before."""
+        if error.error_code in _MISSING_PERMISSION:
+            try:
+                self._current.permission.denied(error)
+            except GroupError as final:
+                return RequestFailed(ErrorAction.FATAL, str(final), error=final)
+            return RequestFailed(ErrorAction.REDISCOVER, reason)
+        return RequestFailed(ErrorAction.FATAL, reason, error=error)
 
 
 def retry_until_response(

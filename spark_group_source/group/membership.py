@@ -14,7 +14,8 @@ machine of a group protocol (:mod:`.classic_state`, :mod:`.consumer_state`) call
 into a request of its protocol.
 
 :data:`ERROR_ACTIONS` says what a member does about each error code of a heartbeat, join, sync or commit. Exceptions:
-:data:`MAY_HEAL`, and a join with KIP-848 (``ConsumerProtocol``).
+:data:`MAY_HEAL`, a join with KIP-848 (``ConsumerProtocol``), and a permission that this query had before: it is retried
+by the rule of :mod:`spark_group_source.grace`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from spark_group_source.errors import (
+    CLUSTER_AUTHORIZATION_FAILED,
     FENCED_INSTANCE_ID,
     GROUP_AUTHORIZATION_FAILED,
     TOPIC_AUTHORIZATION_FAILED,
@@ -81,6 +83,7 @@ ERROR_ACTIONS: dict[int, ErrorAction] = {
     28: ErrorAction.RETRY,  # INVALID_COMMIT_OFFSET_SIZE: of the request; a commit without our tag would be a rewind
     29: ErrorAction.FATAL,  # TOPIC_AUTHORIZATION_FAILED
     30: ErrorAction.FATAL,  # GROUP_AUTHORIZATION_FAILED
+    31: ErrorAction.FATAL,  # CLUSTER_AUTHORIZATION_FAILED
     35: ErrorAction.FATAL,  # UNSUPPORTED_VERSION
     69: ErrorAction.RESET_GENERATION,  # GROUP_ID_NOT_FOUND: the group was deleted
     79: ErrorAction.MEMBER_ID_REQUIRED,  # MEMBER_ID_REQUIRED
@@ -100,7 +103,7 @@ MAY_HEAL = {23, 26, 35, 81, 112}
 """Fatal for a query that has just started, because a setting is wrong. If it was in the group before, the setting of a
 broker or another member has changed, and may change back: during an upgrade the brokers differ."""
 
-_DENIED = {TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED}
+_DENIED = {TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
 
 _ADVICE = {
     23: "Set 'kafka.partition.assignment.strategy' to an assignor that all members have (range for librdkafka, sarama,"
@@ -111,6 +114,7 @@ _ADVICE = {
     " group.max.session.timeout.ms.",
     29: "Grant the principal READ and DESCRIBE on the topic.",
     30: "Grant the principal READ on the group.",
+    31: "Grant the principal the permission on the cluster that the brokers' authorizer log names.",
     35: "The brokers have this group protocol switched off (the feature group.version, or their setting"
     " group.coordinator.rebalance.protocols): switch it on, or set 'kafka.group.protocol' to classic.",
     69: "The group has members that are no consumers, or librdkafka leads it with cooperative-sticky, or the brokers"
@@ -128,7 +132,7 @@ def error_action(error_code: int) -> ErrorAction:
 
 
 def denied(error: GroupSourceError) -> bool:
-    """Whether a permission is missing or the credentials are wrong: a retry cannot help."""
+    """Whether a permission is missing or the credentials are wrong, and that is final: a retry cannot help."""
     return isinstance(error, AuthenticationFailed) or getattr(error, "error_code", None) in _DENIED
 
 
@@ -145,6 +149,7 @@ def fatal(
         f"{request} of group '{group}' failed with {describe_error_code(error_code)}{suffix}.{explanation}",
         _ADVICE.get(error_code, ""),
         error_code=error_code,
+        topics=topics,
     )
 
 

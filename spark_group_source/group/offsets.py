@@ -19,6 +19,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import (
     FENCED_INSTANCE_ID,
+    TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_MEMBER_ID,
     UNKNOWN_SERVER_ERROR,
     UNKNOWN_TOPIC_ID,
@@ -135,6 +136,13 @@ class CommitResult:
     errors: Mapping[TopicPartition, int] = field(default_factory=dict)
     unanswered: Partitions = frozenset()
     failure: RequestFailed | None = None
+
+
+def _is_of_partition(error_code: int) -> bool:
+    """Whether a commit is rejected for one partition only, and those of others are accepted."""
+    if error_code == TOPIC_AUTHORIZATION_FAILED:
+        return True
+    return error_action(error_code) in (ErrorAction.SKIP, ErrorAction.TRIM_METADATA)
 
 
 class GroupOffsets:
@@ -279,10 +287,7 @@ class GroupOffsets:
         confirmed = frozenset(tp for tp in offsets if codes.get(tp) == 0)
         errors = {tp: error_code for tp, error_code in codes.items() if error_code}
         # An error of the group stands at every partition; with an error of one partition the others are committed.
-        of_partition = ErrorAction.SKIP, ErrorAction.TRIM_METADATA
-        group_error = next(
-            (error_code for error_code in errors.values() if error_action(error_code) not in of_partition), None
-        )
+        group_error = next((error_code for error_code in errors.values() if not _is_of_partition(error_code)), None)
         if group_error is None:
             return CommitResult(confirmed, errors)
         if group_error == FENCED_INSTANCE_ID:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from spark_group_source.clock import Deadline
+from spark_group_source.grace import Permission
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.settings import WireOptions
 
@@ -69,10 +70,12 @@ class CurrentCoordinator:
     Attributes:
         id: the broker that a client found last. A client that knows another one looks it up again.
         knows_generation: the broker that last answered the member as one of its present generation.
+        permission: READ on the group, as coordinators have granted or denied it.
     """
 
     id: int | None = None
     knows_generation: int | None = None
+    permission: Permission = field(default_factory=lambda: Permission("READ on the group"))
 
 
 @dataclass(frozen=True, slots=True)

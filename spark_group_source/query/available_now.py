@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_group_source.clock import Clock, Deadline, LogEvery
 from spark_group_source.errors import (
@@ -98,11 +98,16 @@ class AvailableNowTarget:
         self._hinted = False
         self._tails = TailScan(clients.cluster.options, clock)
 
-    def set_once(self, owned: Partitions = frozenset()) -> None:
+    def set_once(
+        self,
+        owned: Partitions = frozenset(),
+        readable: Callable[[Partitions], Partitions] = lambda partitions: partitions,
+    ) -> None:
         """Takes the end offsets of the logs as the target, on the first call only.
 
-        Partitions that this query has ``owned`` by then exist, even if one broker does not know them. Retriable errors
-        are retried, up to :data:`START_TIMEOUT`.
+        Partitions that this query has ``owned`` by then exist, even if one broker does not know them. ``readable``
+        returns those of some partitions that the run is to read. Retriable errors are retried, up to
+        :data:`START_TIMEOUT`.
 
         Raises:
             DataLoss: a topic or partition was deleted, and ``failOnDataLoss`` is true.
@@ -113,7 +118,9 @@ class AvailableNowTarget:
         unknown_until = deadline.at_most(UNKNOWN_TIMEOUT)
         while self._target is None:
             try:
-                self._target = self._end_offsets(owned, deadline.at_most(LOOKUP_TIMEOUT), unknown_until)
+                ends = self._end_offsets(owned, deadline.at_most(LOOKUP_TIMEOUT), unknown_until)
+                may_be_read = readable(frozenset(ends))
+                self._target = {tp: end for tp, end in ends.items() if tp in may_be_read}
             except RetriableError as error:
                 if deadline.remaining() <= self._interval:
                     raise
@@ -203,6 +210,10 @@ class AvailableNowTarget:
         self._tails.forget(ends)
         for offsets in (self._target, self._limits, self._unreached):
             offsets.update({tp: end for tp, end in ends.items() if tp in offsets})
+
+    def leave_out(self, topics: Collection[str]) -> None:
+        """The run does not wait for these topics, which may not be read."""
+        self._remove({tp for tp in self._unreached if tp.topic in topics})
 
     def batch_planned(self, batch: BatchOffset) -> None:
         """This query has a batch. Up to the target it is progress until the next lookup, however long it takes."""

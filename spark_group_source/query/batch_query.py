@@ -24,6 +24,7 @@ from spark_group_source.group.offsets import GroupOffsets
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.offsets import EndSpec, FromCommitted, OffsetSpec, StartSpec
 from spark_group_source.options.settings import SourceOptions, batch_end, batch_start
+from spark_group_source.query.permissions import TopicPermissions
 from spark_group_source.query.start_specs import check_names, raise_or_clamp, resolve_spec
 from spark_group_source.query.topics import TopicValidator
 from spark_group_source.text import names, some
@@ -137,6 +138,10 @@ class _BatchQuery:
         subscription = options.group.subscription
         topics = TopicValidator(self._cluster, subscription, self._fetch.fail_on_data_loss, self._clock).find(logged=())
         partitions = partitions_of(topics.values())
+        permissions = TopicPermissions(subscription, self._cluster.options, self._clock)
+        permissions.readable(partitions, self._cluster, self._deadline)
+        if left_out := permissions.left_out:
+            partitions = frozenset(tp for tp in partitions if tp.topic not in left_out)
         if not partitions:
             log.warning("no topic matches %s: there is nothing to read", subscription)
         start, end = batch_start(options), batch_end(options)

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery
-from spark_group_source.errors import CommitFailed, describe_error_code
+from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, CommitFailed, describe_error_code
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed, denied, error_action
@@ -18,6 +18,7 @@ from spark_group_source.offsets import NO_LINEAGE, TopicPartition
 from spark_group_source.options.offsets import SpecificOffsets
 from spark_group_source.options.settings import SourceOptions, stream_start
 from spark_group_source.query.offset_tracker import OffsetTracker, Owned, OwnedPartition
+from spark_group_source.query.permissions import TopicPermissions
 from spark_group_source.text import names
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class Committer:
         tracker: OffsetTracker,
         member: Member | ManualAssignment,
         retry_timer: RetryTimer,
+        permissions: TopicPermissions,
         metadata_fields: Mapping[str, str],
     ) -> None:
         """``metadata_fields`` are part of the metadata if ``commitMetadata`` is on."""
@@ -96,6 +98,7 @@ class Committer:
         self._member = member
         self._counters = member.counters
         self._retry_timer = retry_timer
+        self._permissions = permissions
         self._count_timer = RetryTimer(options.commit_retry_interval, retry_timer.clock)
         self._group_id = options.group.group_id
         self._one_commit = threading.Lock()
@@ -180,6 +183,8 @@ class Committer:
         if answer.failure is not None:
             return self._retry_as_present_member(sent.keys() - answer.confirmed, answer.failure, me, clients, deadline)
         if answer.confirmed:
+            self._options.group.coordinator.permission.granted()
+            self._permissions.record_granted(tp.topic for tp in answer.confirmed)
             self._failures_in_a_row = 0
             self._counters.commits += 1
             self.last_failure = self._logged_failure = ""
@@ -220,10 +225,17 @@ class Committer:
         return False
 
     def _partitions_rejected(self, errors: Mapping[TopicPartition, int], sent: Owned) -> None:
-        """Logs each partition once, until a commit of it succeeds, because the retries may continue for minutes."""
+        """Logs each partition once, until a commit of it succeeds, because the retries may continue for minutes.
+
+        Raises:
+            TopicError: a permission is missing, and a retry is no use.
+        """
         if errors:
             self._retry_timer.restart()
-        if newly := self._tracker.commits_rejected({tp: sent[tp] for tp in errors}):
+        newly = self._tracker.commits_rejected({tp: sent[tp] for tp in errors})
+        denied = {tp for tp, error_code in errors.items() if error_code == TOPIC_AUTHORIZATION_FAILED}
+        self._permissions.record_denied({tp.topic for tp in denied})
+        if newly := newly - denied:
             codes = ", ".join(describe_error_code(error_code) for error_code in sorted({errors[tp] for tp in newly}))
             self.last_failure = codes
             log.warning("group %s: %s not committed, and will be retried: %s", self._group_id, names(newly), codes)

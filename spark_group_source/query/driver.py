@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from spark_group_source.clock import Clock, Deadline, LogEvery, monotonic
 from spark_group_source.errors import GroupSourceError
+from spark_group_source.grace import Permission
 from spark_group_source.group.description import MemberDescription
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import BLOCKED_AFTER, Member
@@ -26,6 +27,7 @@ from spark_group_source.options.settings import SourceOptions, stream_start
 from spark_group_source.query.latest_at_start import starts_of
 from spark_group_source.query.offset_tracker import OffsetTracker, Owned
 from spark_group_source.query.ownership import AssignedPartitions
+from spark_group_source.query.permissions import principal_of
 from spark_group_source.query.planner import BatchLimits, BatchPlanner
 from spark_group_source.query.start_specs import check_names
 from spark_group_source.query.topics import TopicValidator
@@ -157,13 +159,16 @@ class Driver:
         looks_for_other_members: bool = True,
     ) -> None:
         """``looks_for_other_members``: whether to warn of other members of this application."""
-        self._options = options
         self._looks_for_other_members = looks_for_other_members
         self._clock = clock
         self._client_id, self._application_id = options.wire.client_id, application_id
         # Only the driver's connections need the protocol, and what a member knows of its coordinator is its own.
         wire = replace(options.wire, consumer_protocol=options.group.consumer_protocol)
-        self._settings = settings = replace(options.group, wire=wire, coordinator=CurrentCoordinator())
+        group_id = options.group.group_id
+        read = Permission(f"READ on group '{group_id}'", principal_of(wire), clock=clock)
+        coordinator = CurrentCoordinator(permission=read)
+        self._settings = settings = replace(options.group, wire=wire, coordinator=coordinator)
+        self._options = options = replace(options, group=replace(options.group, coordinator=coordinator))
         timings = Timings()
         self._identity = ClusterIdentity()
         self._clients = KafkaClients.connect(settings, timings, self._identity)

@@ -360,6 +360,12 @@ class OffsetTracker:
                 for owned in mine.values():
                     owned.in_lookup = False
 
+    def start_denied(self, partitions: Partitions) -> None:
+        """These may not be read now: no revocation waits for their starts. Caller: the thread that looks starts up."""
+        with self._lock:
+            for tp in partitions & self._owned.keys():
+                self._owned[tp].lookups = max(self._owned[tp].lookups, MAX_LOOKUPS)
+
     def assigned_in(self, ids: Mapping[str, str], partitions: Partitions) -> Partitions:
         """``partitions`` without those in topics that are assigned by other ids, which others may own in these, and
         without those in topics that no broker returned: they may be recreated."""

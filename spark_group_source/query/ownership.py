@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from spark_group_source.clock import Backoff, Clock, Deadline, monotonic
-from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, CommitFailed, GroupSourceError, RetriableError
+from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, BrokerError, CommitFailed, GroupSourceError, RetriableError
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
@@ -20,6 +20,7 @@ from spark_group_source.offsets import Offsets, Partitions
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.committer import Committer, RetryTimer
 from spark_group_source.query.offset_tracker import MAX_REJECTIONS, OffsetTracker, Owned, Start, StartRule
+from spark_group_source.query.permissions import TopicPermissions
 from spark_group_source.query.starts import StartOffsetResolver, log_starts
 from spark_group_source.text import names
 from spark_group_source.wire import waiting
@@ -43,7 +44,7 @@ each offset ``offsets.retention.minutes`` after its commit (default: 7 days)."""
 class AssignedPartitions:
     """The partitions that a query owns. The member's :class:`RebalanceListener`.
 
-    The query uses ``tracker``, ``committer`` and ``resolver`` as well.
+    The query uses ``tracker``, ``permissions``, ``committer`` and ``resolver`` as well.
     """
 
     def __init__(
@@ -61,7 +62,8 @@ class AssignedPartitions:
         self._retry_timer = RetryTimer(options.commit_retry_interval, clock)
         self._failed_lookups = Backoff(options.commit_retry_interval, FAILED_LOOKUPS_BACKOFF_MAX, jitter=0.0)
         self._renewal = RetryTimer(RENEW_EVERY, clock) if options.group.subscription.partitions else None
-        self.committer = Committer(options, tracker, member, self._retry_timer, metadata_fields or {})
+        self.permissions = TopicPermissions(options.group.subscription, options.wire, clock)
+        self.committer = Committer(options, tracker, member, self._retry_timer, self.permissions, metadata_fields or {})
         self.resolver = StartOffsetResolver(options, tracker, clock)
         self._options = options
         self._clock = clock
@@ -207,19 +209,16 @@ class AssignedPartitions:
         began = self._clock()
         timeout = self.resolver.timeout
         deadline = deadline or Deadline.after(timeout + self._options.commit_timeout)
-        with self.tracker.start_lookup(partitions) as lookup:
+        readable = self.permissions.readable(partitions, clients.cluster, deadline)
+        self.tracker.start_denied(partitions - readable)
+        with self.tracker.start_lookup(readable) as lookup:
             try:
                 if lookup:
                     # The last third is for the commit, so that positions found do not wait for the query's next retry.
                     within = deadline.at_most(min(timeout, deadline.remaining() * 2 / 3))
                     self.resolver.resolve(lookup, me, clients, within)
             except GroupSourceError as error:
-                # A topic may be deleted after its assignment: the next rebalance revokes it.
-                if (
-                    not isinstance(error, RetriableError)
-                    and getattr(error, "error_code", None) != UNKNOWN_TOPIC_OR_PARTITION
-                ):
-                    raise
+                self._raise_unless_retriable(error)
                 self.resolver.unresolved.note(frozenset(lookup), error)
         self._renew_if_due()
         self.committer.commit(me, clients, deadline)
@@ -233,6 +232,16 @@ class AssignedPartitions:
             self._failed_lookups.reset()
             return 0.0
         return max(min(took * RESOLVE_BACKOFF_FACTOR, RESOLVE_BACKOFF_MAX), self._failed_lookups.next())
+
+    def _raise_unless_retriable(self, error: GroupSourceError) -> None:
+        if isinstance(error, RetriableError):
+            return
+        if isinstance(error, BrokerError) and error.unauthorized_topics:
+            self.permissions.record_denied(error.unauthorized_topics)
+            return
+        # A topic may be deleted after its assignment: the next rebalance revokes it.
+        if getattr(error, "error_code", None) != UNKNOWN_TOPIC_OR_PARTITION:
+            raise error
 
     def _renew_if_due(self) -> None:
         """Makes the offsets of assigned partitions pending again, first when they start: a query may be short."""

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spark_group_source.clock import Clock
+from spark_group_source.errors import TopicError
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import NO_GENERATION, Membership
 from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, may_be_same
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, may_be_same
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.data_loss import DataLossCheck, EpochCheck
@@ -118,7 +119,8 @@ class BatchPlanner:
         wait_until = self._clock() + min(MAX_WAIT, self._settings.revocation_timeout / 2)
         while True:
             me = self._retry_pending()
-            target.set_once(frozenset(me.owned))
+            target.set_once(frozenset(me.owned), self._may_be_read)
+            target.leave_out(self._assigned_partitions.permissions.left_out)
             # First: what is planned beyond the target is no part of the run.
             if target.extended and target.is_reached(self._ahead_of_commits(target)):
                 return start
@@ -153,6 +155,12 @@ class BatchPlanner:
         has_joined = self._member.snapshot().generation != NO_GENERATION
         return not has_joined or not target.group_is_stable()
 
+    def _may_be_read(self, partitions: Partitions) -> Partitions:
+        """Without partitions of topics that the query leaves out."""
+        self._assigned_partitions.permissions.readable(partitions, self._clients.cluster)
+        left_out = self._assigned_partitions.permissions.left_out
+        return frozenset(tp for tp in partitions if tp.topic not in left_out)
+
     def _retry_pending(self) -> Membership:
         """Retries what has failed since the last batch; returns the membership as it is now."""
         me = self._member.snapshot()
@@ -164,17 +172,34 @@ class BatchPlanner:
         ``availableNow`` or ``once``. With ``must_log`` the batch differs from ``start`` even without records.
         """
         for _ in range(MAX_TRIES):
-            planned = self._plan_unless_moved(start, limits, me, must_log)
+            planned = self._plan_unless_denied(start, limits, me, must_log)
             if planned is not None:
                 return planned
             me = self._member.snapshot()
         return start
 
+    def _plan_unless_denied(
+        self, start: BatchOffset, limits: BatchLimits, me: Membership, must_log: bool
+    ) -> BatchOffset | None:
+        """As :meth:`_plan_unless_moved`; ``None`` also if a lookup is denied in topics, which are left out then."""
+        try:
+            return self._plan_unless_moved(start, limits, me, must_log)
+        except TopicError as error:
+            if not error.unauthorized_topics:
+                raise
+            self._assigned_partitions.permissions.record_denied(error.unauthorized_topics)
+            return None
+
+    def _readable(self, owned: Owned) -> Owned:
+        """Without partitions of topics that this client may not read now."""
+        readable = self._assigned_partitions.permissions.readable(owned, self._clients.cluster)
+        return {tp: partition for tp, partition in owned.items() if tp in readable}
+
     def _plan_unless_moved(
         self, start: BatchOffset, limits: BatchLimits, me: Membership, must_log: bool
     ) -> BatchOffset | None:
         """As :meth:`_plan`; ``None`` if data loss has moved positions."""
-        owned = self._tracker.positions(me)
+        owned = self._readable(self._tracker.positions(me))
         topics = {tp.topic for tp in owned}
         # After the positions: those of a recreated topic must not be planned with its former id.
         self._clients.cluster.invalidate_topics(self._tracker.take_recreated())

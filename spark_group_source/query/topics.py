@@ -57,7 +57,7 @@ def unreadable(topic: str, error_code: int, action: str) -> TopicError:
     if error_code == TOPIC_AUTHORIZATION_FAILED:
         action = "Grant the principal DESCRIBE and READ on it."
     happened = f"Topic '{topic}' cannot be read: the brokers answer {describe_error_code(error_code)}."
-    return TopicError(happened, action, error_code=error_code)
+    return TopicError(happened, action, error_code=error_code, topics=[topic])
 
 
 class TopicIds:

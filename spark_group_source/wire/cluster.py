@@ -14,6 +14,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from spark_group_source.clock import Backoff, Deadline, monotonic
 from spark_group_source.errors import (
     GROUP_AUTHORIZATION_FAILED,
+    TOPIC_AUTHORIZATION_FAILED,
     AuthenticationFailed,
     BrokerUnavailable,
     DeadlineExceeded,
@@ -27,7 +28,7 @@ from spark_group_source.errors import (
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire import sockets, versions, waiting
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.failures import AuthFailures, ReconnectBackoff
+from spark_group_source.wire.failures import Address, AuthFailures, ReconnectBackoff
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.reachability import FIRST_PATIENCE, SERVERS
 from spark_group_source.wire.settings import WireOptions
@@ -80,12 +81,18 @@ def partitions_of(topics: Iterable[Topic]) -> Partitions:
     return frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
 
 
-def build_request(topics: Collection[str] | None) -> Any:
-    """Builds the request for these topics, or for all topics; the request never creates a topic."""
+def build_request(topics: Collection[str] | None, *, with_permissions: bool = False) -> Any:
+    """Builds the request for these topics, or for all topics; the request never creates a topic.
+
+    Args:
+        with_permissions: brokers from Kafka 2.3 on also return what this client may do with each topic (KIP-430).
+    """
     requested = None
     if topics is not None:
         requested = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(topics)]
-    return MetadataRequest(topics=requested, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+    return MetadataRequest(
+        topics=requested, allow_auto_topic_creation=False, include_topic_authorized_operations=with_permissions
+    )
 
 
 def check_response(response: Any) -> None:
@@ -207,14 +214,12 @@ class Connections:
             opened = Connection.open(host, port, self._options, limit, broker_id)
             self._check_cluster(opened, limit)
         except AuthenticationFailed as error:
-            responded = [each.responded_at for each in self._all() if each.responded_at is not None]
-            retriable = self._rejections.as_retriable(error, max(responded, default=None))
-            self._reconnect_backoff.record_failure(address, retriable)
-            raise retriable from error
+            raise self._rejected(address, error) from error
         except RetriableError as error:
-            self._reconnect_backoff.record_failure(address, error)
+            failure = error if broker_id is None else _with_hint(error)
+            self._reconnect_backoff.record_failure(address, failure)
             SERVERS.record_failure(address)
-            raise
+            raise failure from error
         self._reconnect_backoff.record_success(address)
         SERVERS.record_success(address)
         self._rejections.record_success()
@@ -235,12 +240,36 @@ class Connections:
             opened.close()
             raise
 
+    def _rejected(self, address: Address, error: AuthenticationFailed) -> GroupSourceError:
+        """The error of a rejection by this broker: retriable, unless these settings are wrong."""
+        responded = [each.responded_at for each in self._all() if each.responded_at is not None]
+        try:
+            retriable = self._rejections.as_retriable(error, max(responded, default=None))
+        except AuthenticationFailed as final:
+            self._reconnect_backoff.record_rejection(address, final)
+            return final
+        self._reconnect_backoff.record_failure(address, retriable)
+        return retriable
+
     def _all(self) -> list[Connection]:
         return [*self._by_purpose.values(), *filter(None, [self._bootstrap])]
 
     def _is_reusable(self, kept: Connection) -> bool:
         return kept.is_reusable() and monotonic() - kept.used_at <= self._options.max_idle
 
+
+_ADVERTISED = "The brokers advertise this address (advertised.listeners): this machine must be able to reach it."
+
+
+def _with_hint(error: RetriableError) -> RetriableError:
+    """The failure of a connection to an address that no option names. Users look for it in their own settings."""
+    if isinstance(error, OtherCluster):
+        return error
+    return type(error)(error.happened, " ".join(filter(None, [error.action, _ADVERTISED])))
+
+
+READ, DESCRIBE = 3, 8
+"""Operations on a topic: org.apache.kafka.common.acl.AclOperation. READ implies DESCRIBE."""
 
 GROUP = 0
 MIN_BROKER_TIMEOUT = 1.0
@@ -307,14 +336,37 @@ class Cluster:
             BrokerUnavailable, DeadlineExceeded, ProtocolError: the broker did not respond before the deadline.
             OtherCluster: it belongs to another cluster; the connection is closed.
         """
-        response = connection.call(build_request(topics), deadline)
+        return parse_response(self._send_metadata(connection, build_request(topics), deadline))
+
+    def _send_metadata(self, connection: Connection, request: Any, deadline: Deadline) -> Any:
+        response = connection.call(request, deadline)
         check_response(response)
         try:
             self.identity.check(response.cluster_id, str(connection))
         except OtherCluster:
             connection.reject()
             raise
-        return parse_response(response)
+        return response
+
+    def may_read(self, topics: Collection[str], deadline: Deadline) -> dict[str, bool]:
+        """Whether this client may read each of these topics; brokers before Kafka 2.3 say it of no topic, or deny it.
+
+        Raises:
+            BrokerUnavailable: no broker responded before the deadline.
+        """
+
+        def ask(connection: Connection, turn: Deadline) -> Any:
+            return self._send_metadata(connection, build_request(topics, with_permissions=True), turn)
+
+        response = self._call_any_broker("MetadataRequest", ask, deadline)
+        self.invalidate_topics(topics)  # the kept metadata may say that a topic may not be described
+        permitted: dict[str, bool] = {}
+        for topic in response.topics:
+            if topic.error_code == TOPIC_AUTHORIZATION_FAILED:
+                permitted[topic.name] = False
+            elif not topic.error_code and DESCRIBE in (topic.authorized_operations or ()):
+                permitted[topic.name] = READ in topic.authorized_operations
+        return permitted
 
     def broker_ids(self) -> list[int]:
         """Returns the brokers of the last metadata, connected brokers first."""
@@ -424,13 +476,15 @@ class Cluster:
         """Returns the first result of any broker. Tries all known brokers in turn, with backoff, until the deadline.
 
         Each broker gets an equal part of the time left, so that a silent broker leaves time for the others. A response
-        that ``ask`` rejects counts as a failure.
+        that ``ask`` rejects counts as a failure. What one broker says about the sign-in, TLS or the protocol is about
+        that broker: it is final once all brokers say so, or no other has answered at the deadline.
 
         Args:
             name: names the request in the error.
         """
         backoff = self._backoff()
         reported: list[GroupSourceError] = []
+        rejection: AuthenticationFailed | None = None
         while True:
             errors: list[GroupSourceError] = []
             candidates = self._candidates()
@@ -440,15 +494,16 @@ class Cluster:
                     break
                 try:
                     return ask(connect(turn), turn.at_most(self.options.request_timeout))
-                except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
+                except (BrokerUnavailable, DeadlineExceeded, ProtocolError, AuthenticationFailed) as error:
                     errors.append(error)
-            if all(isinstance(error, ProtocolError) for error in errors):
-                raise errors[0]
+            rejection = rejection or _first_rejection(errors)
+            if all(isinstance(error, (ProtocolError, AuthenticationFailed)) for error in errors):
+                raise rejection or errors[0]
             # A last pass that the deadline cuts short has fewer errors to report than the one before.
             reported = max(errors, reported, key=len)
             seconds = backoff.next()
             if deadline.remaining() <= seconds:
-                raise _no_answer(name, reported) from reported[0]
+                raise rejection or _no_answer(name, reported) from reported[0]
             waiting.sleep(seconds, deadline)
 
     def _candidates(self) -> list[Callable[[Deadline], Connection]]:
@@ -470,6 +525,10 @@ class Cluster:
 
     def _backoff(self) -> Backoff:
         return Backoff(self.options.retry_backoff, self.options.retry_backoff_max)
+
+
+def _first_rejection(errors: Iterable[GroupSourceError]) -> AuthenticationFailed | None:
+    return next((error for error in errors if isinstance(error, AuthenticationFailed)), None)
 
 
 def _turn(deadline: Deadline, left: int) -> Deadline:

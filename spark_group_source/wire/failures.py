@@ -1,9 +1,4 @@
-"""Brokers that failed: whether a rejection of this client is final, and when to connect again.
-
-If settings never worked, they are wrong, and the first rejection is final. Settings that worked before may be rejected
-for a while: by a broker that has just started and has not loaded its SCRAM users, or while somebody replaces a
-certificate, a truststore or a login configuration. The source retries after such a rejection.
-"""
+"""Brokers that failed: whether a rejection of this client is final, and when to connect again."""
 
 from __future__ import annotations
 
@@ -12,20 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_group_source.clock import RANDOM, WARN_EVERY, Backoff, Clock, LogEvery, exponential, monotonic
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, RetriableError
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupSourceError, RetriableError
+from spark_group_source.grace import Grace
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
-
-RETRY_TIMEOUT = 300.0
-"""How many seconds without a success make the rejection of settings that worked before final."""
 
 _worked: set[WireOptions] = set()
 """Settings that a broker has accepted from this process."""
 
 
 class AuthFailures:
-    """The rejections in a row of one cluster's brokers. A new connection to any broker, or a response, is a success.
+    """The rejections in a row of one cluster's brokers, by the rule of :mod:`spark_group_source.grace`. A new
+    connection to any broker, or a response, is a success.
 
     Args:
         before_success: how many seconds to retry before any broker has accepted this process. Tasks use this, because
@@ -34,16 +28,13 @@ class AuthFailures:
 
     def __init__(self, options: WireOptions, before_success: float = 0.0, clock: Clock = monotonic) -> None:
         self._options = options
-        self._before_success = before_success
-        self._clock = clock
-        self._first_at: float | None = None
-        self._last_at = 0.0
+        self._grace = Grace(before_success, clock)
         self._warnings = LogEvery(WARN_EVERY, clock)
 
     def record_success(self) -> None:
         """Notes that a broker accepted these settings."""
         _worked.add(self._options)
-        self._first_at = None
+        self._grace.record_success()
 
     def as_retriable(self, error: AuthenticationFailed, responded_at: float | None) -> BrokerUnavailable:
         """Counts a rejection and returns it as an error that callers retry.
@@ -54,20 +45,18 @@ class AuthFailures:
         Raises:
             AuthenticationFailed: the rejection is final.
         """
-        now = self._clock()
-        first_at = now if self._first_at is None else self._first_at
-        # If all brokers were down since the last rejection, none of them has rejected or accepted the settings.
-        if (responded_at is not None and responded_at > first_at) or now - self._last_at > RETRY_TIMEOUT:
-            first_at = now
-        self._first_at, self._last_at = first_at, now
-        timeout = RETRY_TIMEOUT if self._options in _worked else self._before_success
-        if timeout == 0:
+        if self._options in _worked:
+            self._grace.worked = True
+        refusal = self._grace.record_refusal(responded_at)
+        if refusal.timeout == 0:
             raise error
-        if now - first_at >= timeout:
-            happened = f"{error.happened} No broker has accepted this client for {now - first_at:.0f} s."
+        if refusal.final:
+            happened = f"{error.happened} No broker has accepted this client for {refusal.lasted:.0f} s."
             raise AuthenticationFailed(happened, error.action)
         if self._warnings.try_acquire():
-            log.warning("brokers reject settings that worked before; retrying for up to %.0f s: %s", timeout, error)
+            log.warning(
+                "brokers reject settings that worked before; retrying for up to %.0f s: %s", refusal.timeout, error
+            )
         return BrokerUnavailable(error.happened, error.action)
 
 
@@ -83,6 +72,10 @@ class _Failures:
     kind: type[BrokerUnavailable] = BrokerUnavailable
     happened: str = ""
     action: str = ""
+
+
+REJECTED_BACKOFF = 10.0
+"""Minimum seconds between two attempts at a broker that rejects settings that never worked."""
 
 
 class ReconnectBackoff:
@@ -118,11 +111,18 @@ class ReconnectBackoff:
 
     def record_failure(self, address: Address, error: RetriableError) -> None:
         """Starts the next backoff of this address."""
+        self._record(address, error, minimum=0.0)
+
+    def record_rejection(self, address: Address, error: AuthenticationFailed) -> None:
+        """As :meth:`record_failure`, for at least :data:`REJECTED_BACKOFF` seconds: brokers may lock an account."""
+        self._record(address, error, minimum=REJECTED_BACKOFF)
+
+    def _record(self, address: Address, error: GroupSourceError, minimum: float) -> None:
         failures = self._failures.get(address)
         if failures is None:
             initial, maximum = self._options.reconnect_backoff, self._options.reconnect_backoff_max
             failures = self._failures[address] = _Failures(Backoff(initial, maximum, chance=self._chance))
-        failures.retry_at = self._clock() + failures.backoff.next()
+        failures.retry_at = self._clock() + max(failures.backoff.next(), minimum)
         # Not the error itself: its traceback would keep the connection alive.
         failures.kind = type(error) if isinstance(error, BrokerUnavailable) else BrokerUnavailable
         failures.happened, failures.action = error.happened, error.action

@@ -49,6 +49,17 @@ _RETRIABLE_KERBEROS_ERRORS = frozenset(
 )
 """Retriable errors of Kerberos, by gssapi's numbers. Names and numbers are those of MIT's krb5.h."""
 
+_OVERLOADED = (
+    "The credentials were not checked. The connection is retried; if that lasts, connect fewer clients, or use larger"
+    " brokers. The limit of Amazon MSK is that of its quotas."
+)
+
+
+def _is_overloaded(message: str) -> bool:
+    """Whether a broker has failed an authentication because it has too many connections, as Amazon MSK does."""
+    return "too many connects" in message.lower()
+
+
 Call = Callable[[Any], Any]
 """Sends a request and returns the response."""
 
@@ -75,6 +86,10 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
         message = _step(settings, broker, mechanism.auth_bytes)
         response = call(SaslAuthenticateRequest(auth_bytes=message))
         if response.error_code:
+            if _is_overloaded(response.error_message or ""):
+                raise BrokerUnavailable(
+                    f"Broker {broker} accepts no further connection now: {response.error_message}.", _OVERLOADED
+                )
             if settings.token_provider is not None and token is not None:
                 settings.token_provider.record_rejection(token)
             raise AuthenticationFailed(

@@ -22,6 +22,7 @@ from tests.fake.server import REQUESTS, FakeBroker, Handler, fill
 
 LOADING, NO_COORDINATOR = 14, 15
 UNKNOWN_TOPIC, METADATA_TOO_LARGE, UNKNOWN_TOPIC_ID = 3, 12, 100
+TOPIC_DENIED, READ, DESCRIBE = 29, 3, 8
 PartitionData = FetchResponse.FetchableTopicResponse.PartitionData
 
 
@@ -52,6 +53,8 @@ class RequestHandlers:
         self.brokers: dict[int, FakeBroker] = {}
         self.fenced: set[int] = set()
         """Brokers that metadata does not name."""
+        self.denied: dict[str, int] = {}
+        """Topics that clients may not read (:data:`READ`), or not even describe (:data:`DESCRIBE`)."""
         self.offered: dict[int, Offered] = {}
         """What a broker offers, if it is not all versions that the fake knows."""
         self.cluster_id: str | None = f"fake-{uuid.uuid4()}"
@@ -122,9 +125,17 @@ class RequestHandlers:
             if broker.node not in view.fenced
         ]
         topics = view.topics
-        names = sorted(topics) if request.topics is None else [topic.name for topic in request.topics]
+        visible = sorted(name for name in topics if self.denied.get(name) != DESCRIBE)
+        names = visible if request.topics is None else [topic.name for topic in request.topics]
         found = [_topic_metadata(name, *topics.get(name, (None, {}))) for name in names]
+        for topic in found:
+            denied = self.denied.get(topic["name"])
+            if denied == DESCRIBE:
+                topic |= {"error_code": TOPIC_DENIED, "topic_id": uuid.UUID(int=0), "partitions": []}
+            elif request.include_topic_authorized_operations:
+                topic["authorized_operations"] = {DESCRIBE} if denied else {READ, DESCRIBE}
         fill(response, brokers=brokers, topics=found, cluster_id=self.cluster_id)
+
 
     _ClusterId = _Metadata
 
@@ -198,6 +209,8 @@ class RequestHandlers:
         if group := self._coordinated(request, response, node, error):
             if not self._group_version:
                 response.error_code = UNSUPPORTED_VERSION
+            elif DESCRIBE in map(self.denied.get, request.subscribed_topic_names or ()):
+                response.error_code = TOPIC_DENIED
             elif error_code := invalid(request):
                 response.error_code = error_code
             elif group.classic.state != EMPTY or (group.kind != CONSUMER and request.member_epoch != JOIN):
@@ -235,6 +248,8 @@ class RequestHandlers:
                 text = part.committed_metadata or ""
                 if part.partition_index not in numbers:
                     error_code = UNKNOWN_TOPIC_ID if by_id and not name else UNKNOWN_TOPIC
+                elif name in self.denied:
+                    error_code = TOPIC_DENIED
                 else:
                     if group_error is None:
                         group_error = error or self._coordinator_error(node) or group.commit_error(request)
@@ -265,6 +280,8 @@ class RequestHandlers:
 
     def _log(self, name: str, number: int, node: int) -> tuple[FakeLog | None, int]:
         """The log of a partition that this broker leads; otherwise the error code."""
+        if self.denied.get(name) == DESCRIBE:
+            return None, TOPIC_DENIED
         known = node not in self._frozen or name in self._frozen[node].topics
         log = self.logs.get(name, {}).get(number) if known else None
         if log is None or log.leader != node:
@@ -331,6 +348,8 @@ class RequestHandlers:
         if name is None or log is None:
             data.error_code = UNKNOWN_TOPIC_ID if name is None and request.version >= 13 else UNKNOWN_TOPIC
             data.aborted_transactions = []
+        elif name in self.denied:
+            data.error_code = TOPIC_DENIED
         else:
             log.fetch(requested, node, request.rack_id, request.isolation_level, data)
         return data

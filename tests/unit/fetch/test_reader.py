@@ -325,7 +325,7 @@ def test_a_topic_deleted_during_the_check_of_its_log_fails_the_task_or_is_skippe
 
 @pytest.mark.parametrize(
     ("error_code", "times", "kind", "says"),
-    [(29, 1, TopicError, "READ on the topic"), (2, 100_000, CorruptRecords, "t-0 at offset 0.*CORRUPT_MESSAGE")],
+    [(31, 1, TopicError, "Cannot fetch t-0.*31 "), (2, 100_000, CorruptRecords, "t-0 at offset 0.*CORRUPT_MESSAGE")],
 )
 def test_an_error_without_a_retry_fails_at_once(
     fake: FakeKafka, error_code: int, times: int, kind: type[GroupSourceError], says: str
@@ -334,6 +334,13 @@ def test_an_error_without_a_retry_fails_at_once(
     with pytest.raises(kind, match=says):
         fetched(fake, (0, 0, 20))
     assert len(fetches(fake)) == min(times, MAX_ATTEMPTS + 1)
+
+
+def test_a_task_waits_for_a_permission_that_its_driver_had(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
+    fake.next("Fetch", Fault(error=29), times=3)
+    assert fetched(fake, (0, 0, 20)) == of(0, 0, 20)
+    assert len(fetches(fake)) == 4
+    assert caplog.text.count("has no READ on topic 't', which worked before") == 1
 
 
 @pytest.mark.parametrize("size", [8, 40, -1])
@@ -496,7 +503,7 @@ def test_connections_are_kept_for_the_next_task_and_not_after_a_failure(fake: Fa
     before = fake.request_count("ApiVersions")
     fetched(fake, (0, 0, 20))
     assert fake.request_count("ApiVersions") == before
-    fake.next("Fetch", Fault(error=29))
+    fake.next("Fetch", Fault(error=31))
     with pytest.raises(TopicError):
         fetched(fake, (0, 0, 20))
     fetched(fake, (0, 0, 20))

@@ -61,8 +61,11 @@ class World:
         self.unstable: set[TopicPartition] = set()
         """Partitions with an offset in a transaction that is still open."""
         self.commits_refused: RequestFailed | None = None
-
+        self.may_not_read: set[str] = set()
         self.waits: list[float] = []
+
+    def may_read(self, topics: Iterable[str], deadline: Deadline) -> dict[str, bool]:
+        return {topic: topic not in self.may_not_read for topic in topics}
 
     def topic_ids(self, names: Iterable[str], deadline: Deadline) -> dict[str, str]:
         return dict.fromkeys(names, self.topic_id)

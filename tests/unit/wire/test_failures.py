@@ -6,17 +6,19 @@ import math
 import uuid
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from spark_group_source import grace
 from spark_group_source.clock import JITTER, Backoff, Deadline, LogEvery
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
 from spark_group_source.fetch import reader
+from spark_group_source.grace import GRACE_PERIOD
 from spark_group_source.text import Secret
-from spark_group_source.wire import failures
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.failures import RETRY_TIMEOUT, AuthFailures, ReconnectBackoff
+from spark_group_source.wire.failures import AuthFailures, ReconnectBackoff
 from spark_group_source.wire.settings import Sasl, WireOptions
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
@@ -45,10 +47,46 @@ def refuse(fake: FakeKafka, broker: int | None = None, times: int = 10_000) -> N
 
 
 def test_the_rejection_of_settings_that_never_worked_is_final(fake: FakeKafka, cluster: Cluster) -> None:
-    refuse(fake, times=1)
+    refuse(fake)
     with pytest.raises(AuthenticationFailed, match="rejected this client's credentials"):
         cluster.metadata(["t"], after())
-    assert fake.request_count("SaslAuthenticate") == 1
+    assert fake.request_count("SaslAuthenticate") == len(fake.brokers)
+
+
+@pytest.mark.parametrize(
+    ("api", "error"), [("SaslAuthenticate", AUTHENTICATION_FAILED), ("SaslHandshake", 33)], ids=["login", "mechanism"]
+)
+def test_a_start_succeeds_if_one_broker_accepts_this_client(
+    fake: FakeKafka, options: WireOptions, api: str, error: int
+) -> None:
+    fake.next(api, Fault(error=error, broker=1), 10_000)
+    for servers in (options.bootstrap_servers, options.bootstrap_servers[::-1]):
+        with closing(Cluster(replace(options, bootstrap_servers=servers, sasl=unused()))) as cluster:
+            assert cluster.metadata(["t"], after()).topics["t"].partitions
+
+
+def test_a_rejection_is_the_error_if_no_other_broker_answers_and_is_not_repeated_until_then(
+    fake: FakeKafka, options: WireOptions
+) -> None:
+    refuse(fake)
+    fake.brokers[2].stop()
+    with closing(Cluster(options)) as cluster, pytest.raises(AuthenticationFailed, match="rejected this client's"):
+        cluster.metadata(["t"], after(0.5))
+    assert fake.request_count("SaslAuthenticate") == 1, "brokers may lock the account"
+
+
+def test_too_many_connections_are_no_rejection_of_the_credentials(fake: FakeKafka, options: WireOptions) -> None:
+    def too_many(response: Any) -> None:
+        response.error_message = "[1d2f]: Too many connects"
+
+    fake.next("SaslAuthenticate", Fault(error=AUTHENTICATION_FAILED, edit=too_many), 10_000)
+    with closing(Cluster(options)) as cluster, pytest.raises(BrokerUnavailable) as refused:
+        cluster.metadata(["t"], after(0.5))
+    assert "Too many connects" in str(refused.value)
+    assert "password" not in str(refused.value)
+    fake.clear_faults()
+    with closing(Cluster(options)) as cluster:
+        assert cluster.metadata(["t"], after()).topics["t"].partitions
 
 
 def test_a_broker_that_restarts_before_it_knows_its_users_is_retried(
@@ -69,7 +107,7 @@ def test_a_rejecting_broker_stops_no_other(fake: FakeKafka, cluster: Cluster, mo
     cluster.metadata(["t"], after())
     cluster.connection(1, after())
     refuse(fake, broker=2)
-    monkeypatch.setattr(failures, "RETRY_TIMEOUT", 0.2)
+    monkeypatch.setattr(grace, "GRACE_PERIOD", 0.2)
     beyond = after(0.5)
     while not beyond.expired():
         assert cluster.metadata(["t"], after()).topics["t"].partitions
@@ -89,11 +127,11 @@ def test_a_rejection_is_final_once_no_broker_has_responded_within_the_timeout(ha
     found.record_success()
     for _ in range(10):
         found.as_retriable(REFUSED, responded_at=hand.now)
-        hand.now += RETRY_TIMEOUT / 2
+        hand.now += GRACE_PERIOD / 2
     responded_at = hand.now - 1.0
     for _ in range(4):
         found.as_retriable(REFUSED, responded_at)
-        hand.now += RETRY_TIMEOUT / 4
+        hand.now += GRACE_PERIOD / 4
     with pytest.raises(AuthenticationFailed, match=r"Broker 1 refused\. No broker .* 300 s\. Check the password\."):
         found.as_retriable(REFUSED, responded_at)
 
@@ -103,8 +141,8 @@ def test_the_retry_timeout_restarts_after_a_success_and_after_all_brokers_were_d
     for _ in range(4):
         found.record_success()
         found.as_retriable(REFUSED, responded_at=None)
-        hand.now += RETRY_TIMEOUT - 1.0
-    hand.now += RETRY_TIMEOUT
+        hand.now += GRACE_PERIOD - 1.0
+    hand.now += GRACE_PERIOD
     found.as_retriable(REFUSED, responded_at=None)
 
 

@@ -1,0 +1,131 @@
+"""Whether a refusal by Kafka is final: of a sign-in, a certificate, or a permission on a group or topic. One rule:
+
+- What never worked in this process is wrong, and the first refusal is final.
+- What worked before may be refused for a while: by a broker that has just started and has not loaded its users or
+  rules, or while somebody replaces a certificate, a login configuration or access rules. It is retried for
+  :data:`GRACE_PERIOD` seconds, with a warning at once and each minute.
+
+A restarted query is a new process, in which nothing has worked yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from spark_group_source.clock import WARN_EVERY, Clock, LogEvery, monotonic
+from spark_group_source.errors import BrokerError
+
+log = logging.getLogger(__name__)
+
+GRACE_PERIOD = 300.0
+"""How many seconds without a success make the refusal of something that worked before final."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The last of some refusals in a row.
+
+    Attributes:
+        lasted: seconds since the first of them.
+        timeout: seconds for which they are retried; 0 if nothing has worked yet.
+    """
+
+    lasted: float
+    timeout: float
+
+    @property
+    def final(self) -> bool:
+        """Whether a retry is no use any more."""
+        return self.lasted >= self.timeout
+
+
+class Grace:
+    """The refusals in a row of one thing, such as a sign-in or a permission.
+
+    Args:
+        before_success: how many seconds to retry before the first success in this process.
+
+    Attributes:
+        worked: whether it has worked in this process.
+    """
+
+    def __init__(self, before_success: float = 0.0, clock: Clock = monotonic) -> None:
+        self._before_success = before_success
+        self._clock = clock
+        self.worked = False
+        self._first_at: float | None = None
+        self._last_at = 0.0
+
+    def record_success(self) -> None:
+        """Notes that it works."""
+        self.worked = True
+        self._first_at = None
+
+    def record_refusal(self, responded_at: float | None = None) -> Refusal:
+        """Counts a refusal.
+
+        Args:
+            responded_at: when something last worked that is refused and accepted together with this. The refusals
+                before do not count.
+        """
+        now = self._clock()
+        first_at = now if self._first_at is None else self._first_at
+        # After a long time without an answer, nobody has refused or accepted it since the refusal before.
+        silent = now - self._last_at > GRACE_PERIOD
+        if silent or (responded_at is not None and responded_at > first_at):
+            first_at = now
+        self._first_at, self._last_at = first_at, now
+        return Refusal(now - first_at, GRACE_PERIOD if self.worked else self._before_success)
+
+
+class Permission:
+    """One permission of a query, for example READ on a topic.
+
+    The query's threads share it without a lock: which of two answers that arrive together counts makes no difference.
+
+    Args:
+        name: the permission, as in ``READ on topic 'orders'``.
+        principal: who needs it, as in ``User:alice``; empty if unknown.
+        optional: whether the query goes without it for any time, because other work is left.
+    """
+
+    def __init__(self, name: str, principal: str = "", *, optional: bool = False, clock: Clock = monotonic) -> None:
+        self._name = name
+        self._principal = principal or "this client's principal"
+        self._optional = optional
+        self._grace = Grace(clock=clock)
+        self._warnings = LogEvery(WARN_EVERY, clock)
+        self._denied = False
+
+    def granted(self) -> None:
+        """Notes that a broker allowed what needs the permission."""
+        if self._denied:
+            log.info("%s has %s again", self._principal, self._name)
+            self._denied = False
+            self._warnings = LogEvery(WARN_EVERY, self._warnings.clock)
+        self._grace.record_success()
+
+    def denied(self, error: BrokerError) -> None:
+        """Counts a denial, and warns of it if it is retried.
+
+        Raises:
+            BrokerError: ``error``, because the denial is final.
+        """
+        refusal = self._grace.record_refusal()
+        if refusal.final and not self._optional:
+            if refusal.timeout == 0:
+                raise error
+            happened = f"{error.happened} {self._name} has been missing for {refusal.lasted:.0f} s."
+            raise type(error)(happened, error.action, error_code=error.error_code, topics=error.topics)
+        self._denied = True
+        if self._warnings.try_acquire():
+            self._warn(refusal, error)
+
+    def _warn(self, refusal: Refusal, error: BrokerError) -> None:
+        missing = f"{self._principal} has no {self._name}"
+        if self._optional:
+            log.warning("%s; the query continues without it and checks again: %s", missing, error)
+        else:
+            left = refusal.timeout - refusal.lasted
+            log.warning("%s, which worked before; the query fails in %.0f s if that lasts: %s", missing, left, error)

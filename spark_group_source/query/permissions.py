@@ -1,0 +1,126 @@
+"""READ on each topic of a query: a topic that may not be read now is left out, and the others are read."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable
+
+from spark_group_source.clock import Backoff, Clock, Deadline
+from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, RetriableError
+from spark_group_source.grace import Permission
+from spark_group_source.group.settings import Subscription
+from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.query.topics import unreadable
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.settings import WireOptions
+
+log = logging.getLogger(__name__)
+
+CHECK_BACKOFF, CHECK_BACKOFF_MAX = 1.0, 10.0
+"""Seconds between two checks of topics that may not be read: at first, and at most."""
+
+CHECK_TIMEOUT = 5.0
+"""Maximum seconds for one check."""
+
+
+class TopicPermissions:
+    """The topics of one query that it may not read now. ``_lock`` guards everything; each thread brings its cluster.
+
+    A topic that a pattern matches is left out for as long as READ on it is missing: whoever creates a topic could
+    otherwise end the query. For a topic that ``subscribe`` or ``assign`` names, the rule of
+    :mod:`spark_group_source.grace` applies.
+    """
+
+    def __init__(self, subscription: Subscription, wire: WireOptions, clock: Clock) -> None:
+        self._optional = subscription.pattern is not None
+        self._principal = principal_of(wire)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._permissions: dict[str, Permission] = {}
+        self._checked: set[str] = set()
+        self._denied: set[str] = set()
+        self._backoff = Backoff(CHECK_BACKOFF, CHECK_BACKOFF_MAX)
+        self._check_at = float("-inf")
+
+    @property
+    def denied(self) -> frozenset[str]:
+        """The topics that may not be read now. Caller: anybody."""
+        with self._lock:
+            return frozenset(self._denied)
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Those of them without which the query is complete."""
+        return self.denied if self._optional else frozenset()
+
+    def readable(
+        self, partitions: Collection[TopicPartition], cluster: Cluster, deadline: Deadline | None = None
+    ) -> Partitions:
+        """Those of these partitions whose topics may be read. Asks a broker about new topics, and again about those
+        that may not be read, each time after a backoff.
+
+        Raises:
+            TopicError: a topic may not be read, and a retry is no use.
+        """
+        due = self._due({tp.topic for tp in partitions})
+        if due:
+            self._check(due, cluster, (deadline or Deadline.after(CHECK_TIMEOUT, self._clock)).at_most(CHECK_TIMEOUT))
+        denied = self.denied
+        return frozenset(tp for tp in partitions if tp.topic not in denied)
+
+    def record_denied(self, topics: Iterable[str]) -> None:
+        """A broker denied a request about these topics: a commit, a fetch or a lookup.
+
+        Raises:
+            TopicError: a retry is no use.
+        """
+        for topic in sorted(topics):
+            with self._lock:
+                if topic not in self._denied:
+                    self._backoff.reset()
+                    self._check_at = self._clock() + self._backoff.next()
+                self._denied.add(topic)
+                permission = self._permission(topic)
+            permission.denied(unreadable(topic, TOPIC_AUTHORIZATION_FAILED, ""))
+
+    def record_granted(self, topics: Iterable[str]) -> None:
+        """A broker has accepted what needs READ on these topics."""
+        with self._lock:
+            for topic in set(topics):
+                self._denied.discard(topic)
+                self._permission(topic).granted()
+
+    def _due(self, topics: set[str]) -> set[str]:
+        with self._lock:
+            due = topics - self._checked - self._denied
+            self._checked |= due  # once: a request that needs the permission shows it as well
+            if self._denied and self._clock() >= self._check_at:
+                due |= self._denied
+                self._check_at = self._clock() + self._backoff.next()
+            return due
+
+    def _check(self, topics: set[str], cluster: Cluster, deadline: Deadline) -> None:
+        try:
+            permitted = cluster.may_read(topics, deadline)
+        except RetriableError as error:
+            log.debug("it is unknown whether %s may be read: %s", ", ".join(sorted(topics)), error)
+            return
+        unknown = topics - permitted.keys()
+        with self._lock:
+            self._denied -= unknown  # a request that needs the permission shows it
+        self.record_granted(topic for topic, granted in permitted.items() if granted)
+        self.record_denied(topic for topic, granted in permitted.items() if not granted)
+
+    def _permission(self, topic: str) -> Permission:
+        """The permission on a topic; the caller holds the lock."""
+        if topic not in self._permissions:
+            name = f"READ on topic '{topic}'"
+            self._permissions[topic] = Permission(name, self._principal, optional=self._optional, clock=self._clock)
+        return self._permissions[topic]
+
+
+def principal_of(wire: WireOptions) -> str:
+    """The principal of these settings as Kafka names it by default; empty if only the brokers know it."""
+    username = None if wire.sasl is None else wire.sasl.username
+    return f"User:{username}" if username else ""

@@ -1,0 +1,143 @@
+"""Permissions that are missing for a moment, or on one topic, end no query that reads others. On the fake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_group_source import grace
+from spark_group_source.errors import BrokerError, GroupError, TopicError
+from tests.contract.conftest import Bench, Query, eventually
+from tests.fake import FakeKafka, Fault
+from tests.fake.handlers import DESCRIBE, READ
+
+OFTEN = 10_000
+OPTIONS = {"kafka.metadata.max.age.ms": "1000"}
+
+
+def until(query: Query, condition: Callable[[], object], what: str) -> None:
+    """Runs batches until the condition holds."""
+    eventually(lambda: (query.advance(), condition())[1], what)
+
+
+def assert_goes_on(bench: Bench, query: Query, end: int = 1) -> None:
+    """The query still reads the bench's own topic, up to this end after one more record, and commits."""
+    bench.produce(1)
+    until(query, lambda: bench.committed().get(0) == end, "the commit")
+
+
+def read_of(query: Query, topic: str) -> list[tuple[int, int]]:
+    return [(each.start, each.end) for each in query.read if each.topic == topic]
+
+
+@pytest.mark.parametrize("api", ["Heartbeat", "JoinGroup", "OffsetCommit", "FindCoordinator", "OffsetFetch"])
+def test_a_query_survives_that_read_on_its_group_is_missing_for_a_while(
+    on_fake: Bench, fake: FakeKafka, api: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = on_fake.start().idle()
+    on_fake.next(api, Fault(error=30), OFTEN)
+    if api in ("JoinGroup", "OffsetFetch"):
+        on_fake.expire(query)
+    if api == "FindCoordinator":
+        fake.coordinator = 2
+    on_fake.produce(2)
+    until(query, lambda: "has no READ on group" in caplog.text, "the warning")
+    fake.clear_faults()
+    assert_goes_on(on_fake, query, end=3)
+    assert caplog.text.count("has no READ on group") == 1
+    assert "Grant the principal READ on the group" in caplog.text
+
+
+def test_a_group_that_may_not_be_read_for_longer_ends_the_query(
+    on_fake: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grace, "GRACE_PERIOD", 3.0)
+    query = on_fake.start().idle()
+    on_fake.next("Heartbeat", Fault(error=30), OFTEN)
+    with pytest.raises(GroupError, match=r"READ on group '.*' has been missing for \d s\. Grant the principal READ"):
+        until(query, lambda: False, "the error")
+
+
+@pytest.mark.parametrize("denied", [READ, DESCRIBE], ids=["READ", "DESCRIBE"])
+def test_a_new_topic_that_may_not_be_read_is_left_out_until_it_may_be(
+    on_fake: Bench, fake: FakeKafka, denied: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = on_fake.start(subscribePattern=f"{on_fake.topic}.*", **OPTIONS).idle()
+    new = f"{on_fake.topic}-new"
+    fake.denied[new] = denied
+    fake.create_topic(new, 1)
+    fake.produce(new, ["v"] * 3)
+    if denied == READ:
+        until(query, lambda: f"no READ on topic '{new}'" in caplog.text, "the warning")
+    assert_goes_on(on_fake, query)
+    assert read_of(query, new) == []
+    del fake.denied[new]
+    until(query, lambda: fake.group(on_fake.group).offsets.get((new, 0), (0,))[0] == 3, "the topic to be read")
+    assert read_of(query, new) == [(0, 3)]
+
+
+@pytest.mark.parametrize("pattern", [False, True], ids=["subscribe", "pattern"])
+@pytest.mark.parametrize("denied", [READ, DESCRIBE], ids=["READ", "DESCRIBE"])
+def test_one_topic_that_may_not_be_read_for_a_while_stops_no_other(
+    on_fake: Bench, fake: FakeKafka, denied: int, pattern: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = f"{on_fake.topic}-other"
+    fake.create_topic(other, 1)
+    named = {"subscribe": f"{on_fake.topic},{other}"}
+    matched = {"subscribePattern": f"{on_fake.topic}.*"}
+    query = on_fake.start(**(matched if pattern else named)).idle()
+    fake.produce(other, ["v"] * 2)
+    query.begin()
+    fake.denied[other] = denied
+    query.finish()
+    until(query, lambda: f"no READ on topic '{other}'" in caplog.text, "the warning")
+    fake.produce(other, ["v"] * 1)
+    assert_goes_on(on_fake, query)
+    assert read_of(query, other) == [(0, 2)]
+    del fake.denied[other]
+    until(query, lambda: fake.group(on_fake.group).offsets[other, 0][0] == 3, "the topic to be read")
+    assert read_of(query, other) == [(0, 2), (2, 3)]
+
+
+def test_a_named_topic_that_may_not_be_read_ends_the_start_at_once_and_a_run_after_the_period(
+    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grace, "GRACE_PERIOD", 3.0)
+    fake.denied[on_fake.topic] = READ
+    with pytest.raises(TopicError, match="Grant the principal DESCRIBE and READ"):
+        on_fake.start()
+    del fake.denied[on_fake.topic]
+    query = on_fake.start().idle()
+    fake.denied[on_fake.topic] = READ
+    on_fake.produce(1)
+    query.run_batch()
+    with pytest.raises(BrokerError, match=r"READ on topic '.*' has been missing for \d+ s"):
+        until(query, lambda: False, "the error")
+
+
+def test_a_run_to_the_end_leaves_a_topic_out_that_may_not_be_read(on_fake: Bench, fake: FakeKafka) -> None:
+    new = f"{on_fake.topic}-new"
+    fake.denied[new] = READ
+    fake.create_topic(new, 1)
+    fake.produce(new, ["v"] * 3)
+    on_fake.produce(2)
+    query = on_fake.query(subscribePattern=f"{on_fake.topic}.*").start(available_now=True)
+    query.until_end()
+    assert {each.topic for each in query.read} == {on_fake.topic}
+
+
+@pytest.mark.one_protocol("consumer", reason="only these heartbeats name topics")
+def test_a_member_that_joins_again_leaves_out_a_topic_that_it_may_not_describe(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = f"{on_fake.topic}-other"
+    fake.create_topic(other, 1)
+    query = on_fake.start(subscribe=f"{on_fake.topic},{other}").idle()
+    fake.denied[other] = DESCRIBE
+    on_fake.expire(query)
+    until(query, lambda: f"no DESCRIBE on topic '{other}'" in caplog.text, "the warning")
+    assert_goes_on(on_fake, query)
+    del fake.denied[other]
+    fake.produce(other, ["v"] * 2)
+    until(query, lambda: read_of(query, other) == [(0, 2)], "the topic to be read")
