@@ -28,6 +28,8 @@ class ManualAssignment:
 
     time_since_heartbeat = rebalanced_at = None
     """No heartbeats are sent, and nothing is rebalanced."""
+    has_assignment, last_failure = True, ""
+    """Nobody else decides what is assigned."""
 
     def __init__(
         self,

@@ -121,6 +121,16 @@ class Member:
         """Seconds since the last successful heartbeat or SyncGroup. Caller: anybody."""
         return self._protocol.heartbeats.time_since_heartbeat
 
+    @property
+    def last_failure(self) -> str:
+        """Why the last request of the membership failed; empty since one has succeeded. Caller: anybody."""
+        return self._protocol.heartbeats.last_failure
+
+    @property
+    def has_assignment(self) -> bool:
+        """Whether the first assignment and its start positions are known. Caller: anybody."""
+        return self._has_assignment
+
     def await_assignment(self, deadline: Deadline) -> bool:
         """Waits for the first assignment, empty or not, and its start positions, or for the end of the membership.
 

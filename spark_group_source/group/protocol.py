@@ -47,15 +47,17 @@ and a revocation two more. Without this limit, a coordinator that contradicts it
 
 class Heartbeats:
     """The heartbeats of one member and the backoffs of its requests: when the next one is due, and when one last
-    succeeded. All methods are for the member's thread, except for :attr:`time_since_heartbeat`.
+    succeeded. All methods are for the member's thread, except for :attr:`time_since_heartbeat` and ``last_failure``.
 
     ``next_heartbeat`` is when the next heartbeat is due, in seconds of the clock; they are ``interval`` seconds apart.
+    ``last_failure`` is why the last request failed; empty since one has succeeded.
     """
 
     def __init__(self, settings: GroupSettings, interval: float, clock: Clock, wakeup: Wakeup | None) -> None:
         """``wakeup`` ends every wait once the query ends."""
         self.interval = interval
         self.next_heartbeat = 0.0
+        self.last_failure = ""
         self._settings = settings
         self._clock = clock
         self._wakeup = wakeup
@@ -90,6 +92,7 @@ class Heartbeats:
     def record_success(self, *, joined: bool = False) -> None:
         """A request succeeded: a heartbeat after the join, or else SyncGroup or the join itself."""
         self._succeeded_at = self._clock()
+        self.last_failure = ""
         self._logged_action: ErrorAction | None = None
         self._warnings.restart()
         self._backoff.reset()
@@ -103,6 +106,8 @@ class Heartbeats:
         """
         quiet = failure.action in (ErrorAction.MEMBER_ID_REQUIRED, ErrorAction.REJOIN, self._logged_action)
         self._logged_action = failure.action
+        if failure.action is not ErrorAction.MEMBER_ID_REQUIRED:
+            self.last_failure = failure.reason
         log.log(logging.DEBUG if quiet else logging.INFO, "group %s: %s", self._settings.group_id, failure.reason)
         if self._warnings.try_acquire():
             log.warning(

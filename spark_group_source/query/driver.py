@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_group_source.clock import Clock, Deadline, LogEvery, monotonic
+from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.grace import Permission
 from spark_group_source.group.description import MemberDescription
@@ -148,6 +148,20 @@ def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, appl
         )
 
 
+def why_unassigned(offsets: GroupOffsets, client_id: str, clock: Clock) -> str:
+    """What a join without an answer waits for, as the group's description shows."""
+    try:
+        group = offsets.describe(Deadline.after(TIMEOUT, clock))
+    except GroupSourceError as error:
+        return f"the coordinator has not answered the join, and the group cannot be described: {error}"
+    if isinstance(group, RequestFailed):
+        return f"the coordinator has not answered the join, and the group cannot be described: {group.reason}"
+    others = [f"{member.client_id} at {member.host}" for member in group.members if member.client_id != client_id]
+    if not others:
+        return f"the coordinator has not answered the join; the group is {group.state}"
+    return f"the coordinator waits for other members to rejoin; the group is {group.state}, with {some(others)}"
+
+
 class Driver:
     """One running query."""
 
@@ -186,6 +200,8 @@ class Driver:
         self._planner = BatchPlanner(options, settings, self._clients, self._assigned_partitions, self._member, clock)
         self.counters = self._member.counters
         self._query_log = QueryLog(settings, self.counters, timings, clock)
+        self._unassigned_lines = LogEvery(WARN_EVERY, clock, clock() + WARN_EVERY)
+        self._unassigned_since = clock()
 
     def pin_starts(self) -> None:
         """Looks up what ``latest`` means for a query with a new checkpoint. Joins and commits nothing.
@@ -230,17 +246,23 @@ class Driver:
 
     def await_assignment(self) -> None:
         """Waits for the first assignment, at most for the session of a dead member."""
+        self._unassigned_since = self._clock()
         importlib.import_module("kafka.protocol.admin")  # takes 30 ms; needed below, and the member's thread joins now
         if not self._member.await_assignment(Deadline.after(self._settings.session_timeout, self._clock)):
-            log.warning(
-                "group %s: no assignment after %.0f s; the query waits for it and reads nothing until then",
-                self._settings.group_id,
-                self._settings.session_timeout,
-            )
+            self._unassigned_lines.restart()
+            self._warn_unassigned()
         if self._looks_for_other_members:
             log_other_members(
                 self._clients.offsets, self._settings.group_id, self._client_id, self._application_id, self._clock
             )
+
+    def _warn_unassigned(self) -> None:
+        log.warning(
+            "group %s: no assignment after %.0f s; the query waits for it and reads nothing until then: %s",
+            self._settings.group_id,
+            self._clock() - self._unassigned_since,
+            self._member.last_failure or why_unassigned(self._clients.offsets, self._client_id, self._clock),
+        )
 
     def prepare_for_available_now(self) -> None:
         """From here on the query reads up to the present end of every partition, and no further."""
@@ -259,6 +281,8 @@ class Driver:
             return planned
         self.complete(start)
         me = self._member.snapshot()
+        if not self._member.has_assignment and self._unassigned_lines.try_acquire():
+            self._warn_unassigned()
         self._query_log.membership(me, self._member.time_since_heartbeat, self._member.rebalanced_at)
         end = self._planner.plan(start, BatchLimits(max_offsets, max_bytes))
         if end is start:  # 2: an idle stream shows lag 0

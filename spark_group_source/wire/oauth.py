@@ -9,6 +9,7 @@ import contextlib
 import email.utils
 import functools
 import http.client
+import io
 import json
 import logging
 import math
@@ -36,7 +37,7 @@ from spark_group_source.errors import (
 from spark_group_source.text import Secret, printable
 from spark_group_source.wire import tls
 from spark_group_source.wire.settings import Tls
-from spark_group_source.wire.tokens import ClientCredentials, ExportedToken, RefreshWindow
+from spark_group_source.wire.tokens import ClientCredentials, ExportedToken, RefreshWindow, is_local, without_secrets
 from spark_group_source.wire.waiting import JOIN_INTERVAL, sleep
 
 log = logging.getLogger(__name__)
@@ -378,7 +379,10 @@ def _holder(claims: Mapping[str, Any], subject_claim: str, scope_claim: str) -> 
 
 
 MAX_BODY = 2**20
-"""Maximum bytes of a response that are read; a token has a few kilobytes."""
+"""Maximum bytes of a response's body that are read; a token has a few kilobytes."""
+
+MAX_ANSWER = 2 * MAX_BODY
+"""Maximum bytes of all that the server and a proxy send: interim responses and trailers may have no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +409,11 @@ def post(
     limit = _TimeLimit(timeouts)
     request = urllib.request.Request(url, data=body, headers=headers, method="POST")
     try:
-        return _answer(urllib.request.build_opener(_NoRedirect(), _Http(limit, context)), request)
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), _Http(limit, context)]
+        if is_local(url):
+            # As in Java, whose http.nonProxyHosts has the loopback addresses: the proxy is another machine.
+            handlers.append(urllib.request.ProxyHandler({}))
+        return _answer(urllib.request.build_opener(*handlers), request)
     except (OSError, http.client.HTTPException, ValueError) as error:
         if limit.expired:
             raise TimeoutError(f"no whole response within {limit.read_timeout:.1f} s") from None
@@ -458,13 +466,28 @@ class _TimeLimit:
         self.connect_timeout, self.read_timeout = timeouts
         self._socket: socket.socket | None = None
         self._timer: threading.Timer | None = None
+        self._received = 0
         self.expired = False
 
     def connection(self, kind: Any, host: str, **arguments: Any) -> http.client.HTTPConnection:
         """Returns an HTTP connection of this kind that connects with the time limit."""
         connection = kind(host, **arguments)
         connection._create_connection = self._connect
+        connection.response_class = functools.partial(_LimitedResponse, limit=self)
         return connection  # type: ignore[no-any-return]
+
+    def record_received(self, size: int) -> None:
+        """Counts received bytes.
+
+        Raises:
+            OSError: the time is over, or the server sends more than any answer has.
+        """
+        self._received += size
+        # After a shutdown the system still delivers what a server goes on sending.
+        if self.expired:
+            raise TimeoutError
+        if self._received > MAX_ANSWER:
+            raise OSError(f"the server sent more than {MAX_ANSWER} bytes")
 
     def close(self) -> None:
         """Frees what is left after the request."""
@@ -489,6 +512,33 @@ class _TimeLimit:
         assert self._socket is not None
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class _LimitedResponse(http.client.HTTPResponse):
+    """Reads no more from the connection than its limit allows."""
+
+    def __init__(self, *arguments: Any, limit: _TimeLimit, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.fp = io.BufferedReader(_LimitedReader(self.fp.detach(), limit))
+
+
+class _LimitedReader(io.RawIOBase):
+    def __init__(self, unlimited: io.RawIOBase, limit: _TimeLimit) -> None:
+        super().__init__()
+        self._unlimited = unlimited
+        self._limit = limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        size = self._unlimited.readinto(buffer)
+        self._limit.record_received(size or 0)
+        return size
+
+    def close(self) -> None:
+        self._unlimited.close()
+        super().close()
 
 
 _OK = (200, 201)
@@ -522,8 +572,7 @@ _ACTIONS = {
 
 def endpoint_name(settings: ClientCredentials) -> str:
     """Names the endpoint in errors and log lines, without the query of its URL, in which some services expect a key."""
-    parts = urllib.parse.urlsplit(settings.endpoint)
-    return f"The token endpoint {parts._replace(query='', fragment='').geturl()}"
+    return f"The token endpoint {without_secrets(settings.endpoint)}"
 
 
 def request_token(settings: ClientCredentials, *, worked_before: bool) -> IssuedToken:

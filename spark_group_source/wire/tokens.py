@@ -187,7 +187,13 @@ class ExportedToken:
     refresh_at: float
 
 
-@dataclass(frozen=True, slots=True)
+def without_secrets(url: str) -> str:
+    """The URL without its query, in which some services expect a key, and without a user and password."""
+    parts = urllib.parse.urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class ClientCredentials:
     """The settings of one client at a token endpoint. Times are in seconds.
 
@@ -209,6 +215,9 @@ class ClientCredentials:
     window: RefreshWindow = field(default_factory=RefreshWindow)
     subject_claim: str = "sub"
     scope_claim: str = "scope"
+
+    def __repr__(self) -> str:
+        return f"ClientCredentials({without_secrets(self.endpoint)!r}, client_id={self.client_id!r})"
 
     @property
     def advice(self) -> str:
@@ -257,12 +266,13 @@ def token_cache_of(settings: ClientCredentials) -> TokenCache:
         )
         # Of two threads that come here at once, the second takes the first one's.
         kept = _kept.setdefault(settings, new)
-        if kept is new and settings.tls is None and not _is_local(settings.endpoint):
+        if kept is new and settings.tls is None and not is_local(settings.endpoint):
             log.warning("%s is not https: the client secret is sent unencrypted", endpoint_name(settings))
     return kept
 
 
-def _is_local(url: str) -> bool:
+def is_local(url: str) -> bool:
+    """Whether the host of a URL is this machine."""
     host = urllib.parse.urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

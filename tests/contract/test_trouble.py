@@ -398,7 +398,39 @@ def test_the_wait_for_the_first_assignment_has_a_timeout(on_fake: Bench, caplog:
     query = on_fake.query(kafka_session_timeout_ms="3000")
     query.start()
     assert "no assignment after 3 s" in caplog.text
+    assert "reads nothing until then: " in caplog.text
+    assert "failed with 15 (COORDINATOR_NOT_AVAILABLE)" in caplog.text
+    eventually(lambda: query.poll() or caplog.text.count("no assignment after") == 2, "the line a minute later")
     on_fake.fake.clear_faults()
+    eventually(lambda: len(query.owns()) == 4, "the assignment, later")
+    assert not query.member.last_failure
+
+
+@pytest.mark.one_protocol("classic", reason="with KIP-848 no join waits for other members")
+def test_a_query_without_an_assignment_says_which_members_it_waits_for(
+    on_fake: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = on_fake.start_batch(1, 1, 1, 1, **{"kafka.partition.assignment.strategy": "range"})
+    query = on_fake.query(**{"kafka.session.timeout.ms": "3000", "kafka.partition.assignment.strategy": "range"})
+    query.start()
+    line = "the coordinator waits for other members to rejoin; the group is PreparingRebalance, with contract-app-0 at"
+    assert line in caplog.text
+    first.finish()
+    eventually(lambda: not first.poll() and len(query.owns()) == 2, "the assignment")
+
+
+def test_a_query_without_an_assignment_says_which_advertised_address_is_dead(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.coordinator = 2
+    fake.brokers[2].stop()
+    query = on_fake.query(kafka_session_timeout_ms="3000")
+    query.start()
+    (line,) = [each for each in caplog.messages if "no assignment after" in each]
+    assert f"Broker 127.0.0.1:{fake.brokers[2].port} cannot be reached" in line
+    assert "refused" in line
+    assert "The brokers advertise this address (advertised.listeners)" in line
+    fake.brokers[2].start()
     eventually(lambda: len(query.owns()) == 4, "the assignment, later")
 
 
@@ -569,7 +601,7 @@ def at(apis: str, *error_codes: int) -> dict[int, list[str]]:
 def carried_by(membership: str) -> dict[int, list[str]]:
     """The codes that do not depend on the group protocol; ``membership`` are its requests, by their classic names."""
     return (
-        at(f"{membership} OffsetCommit OffsetFetch FindCoordinator", -1, 7, 14, 15, 30)
+        at(f"{membership} OffsetCommit OffsetFetch FindCoordinator", -1, 7, 14, 15, 30, 31)
         | at(f"{membership} OffsetCommit OffsetFetch", 16)
         | at(f"{membership} OffsetCommit", 25, 82)
         | at("OffsetCommit", 3, 12, 28, 29, 100)
@@ -621,21 +653,16 @@ def test_an_error_code_is_retried_or_fatal_as_in_the_table(
     if api in ("Heartbeat", "OffsetCommit"):
         query.start()
     on_fake.next(api, Fault(error=error_code), times=1 if ERROR_ACTIONS[error_code] is ErrorAction.TRIM_METADATA else 2)
-    # A failed commit is retried after any error but a missing permission.
-    if ERROR_ACTIONS[error_code] is ErrorAction.FATAL and (
-        api != "OffsetCommit" or denied(GroupError("", "", error_code=error_code))
-    ):
+    # A failed commit is retried after any error, and any request after a permission is missing that was there before.
+    joined = api in ("Heartbeat", "OffsetCommit", "OffsetFetch")
+    retried = api == "OffsetCommit" or (joined and denied(GroupError("", "", error_code=error_code)))
+    if ERROR_ACTIONS[error_code] is ErrorAction.FATAL and not retried:
         with pytest.raises(GroupSourceError) as raised:  # noqa: PT012 - the start may fail, or what comes after it
             if api not in ("Heartbeat", "OffsetCommit"):
                 query.start()
-            if api == "OffsetCommit":
-                query.run_batch()
-                eventually(lambda: query.poll() and False, "the error")
             eventually(lambda: query.me is None, "the error")
         assert str(error_code) in str(raised.value)
         assert NAMED_OPTIONS.get(error_code, "") in str(raised.value)
-        if api == "OffsetCommit":
-            query.close()  # the query's thread has failed
         if error_code not in (30, 82):  # it may not leave, or another member has its place
             eventually(lambda: not on_fake.fake.group(on_fake.group).members, "the member to leave")
         return

@@ -78,16 +78,22 @@ class Secured:
 
     def grant(self, operation: str, kind: str, name: str) -> None:
         """Grants Bob a permission, for example ``READ`` on the ``GROUP`` of that name."""
-        rule = ACL(
-            f"User:{BOB}",
-            "*",
-            ACLOperation[operation],
-            ACLPermissionType.ALLOW,
-            ResourcePattern(ResourceType[kind], name),
-        )
+        rule = _rule(operation, kind, name)
         with self.kafka.admin() as admin:
             assert not admin.create_acls([rule])["failed"]
             eventually(lambda: rule in admin.describe_acls(rule)[0], what="the broker to know of it")
+
+    def revoke(self, operation: str, kind: str, name: str) -> None:
+        """Takes a granted permission from Bob."""
+        rule = _rule(operation, kind, name)
+        with self.kafka.admin() as admin:
+            admin.delete_acls([rule])
+            eventually(lambda: rule not in admin.describe_acls(rule)[0], what="the broker to know of it")
+
+
+def _rule(operation: str, kind: str, name: str) -> ACL:
+    pattern = ResourcePattern(ResourceType[kind], name)
+    return ACL(f"User:{BOB}", "*", ACLOperation[operation], ACLPermissionType.ALLOW, pattern)
 
 
 @contextlib.contextmanager

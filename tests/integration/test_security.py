@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -17,6 +18,7 @@ from spark_group_source.errors import (
     AuthenticationFailed,
     BrokerError,
     BrokerUnavailable,
+    DeadlineExceeded,
     GroupError,
     GroupSourceError,
     ProtocolError,
@@ -250,7 +252,7 @@ def test_a_member_stays_in_its_group_when_its_sasl_sessions_end(
         ([("READ", "TOPIC")], "group '{group}'.*30.*Grant the principal READ on the group"),
         ([("READ", "TOPIC"), ("DESCRIBE", "GROUP")], "group '{group}'.*30 .*Grant the principal READ on the group"),
         ([("READ", "GROUP")], "Topic '{topic}'.*29 .*Grant the principal DESCRIBE and READ"),
-        ([("READ", "GROUP"), ("DESCRIBE", "TOPIC")], "29 .*for {topic}.*Grant the principal READ"),
+        ([("READ", "GROUP"), ("DESCRIBE", "TOPIC")], "Topic '{topic}'.*29 .*Grant the principal DESCRIBE and READ"),
     ],
     ids=["nothing of the group", "DESCRIBE of the group", "nothing of the topic", "DESCRIBE of the topic"],
 )
@@ -327,10 +329,74 @@ def check_report(options: dict[str, str], page: Path) -> None:
     assert "lag 0 in 2 partition(s)" in text
 
 
-def test_a_task_without_permission_on_a_topic_fails_without_a_retry(secured: Secured, topic: str) -> None:
+def test_a_task_without_permission_on_a_topic_waits_for_it_until_its_timeout(secured: Secured, topic: str) -> None:
     secured.grant("DESCRIBE", "TOPIC", topic)
     parsed = parse_options({"kafka.group.id": "g", "subscribe": topic, **secured.scram(BOB)})
     ranges = (OffsetRange(topic, 0, 0, 1),)
-    task = FetchTask(ranges, parsed.wire, to_arrow_schema(source_schema(False)), FetchSettings(poll_timeout=LONG))
-    with pytest.raises(TopicError, match=f"Cannot fetch {topic}.*29 .*Grant the principal READ on the topic"):
-        list(read(task))
+    columns = to_arrow_schema(source_schema(False))
+    with pytest.raises(DeadlineExceeded, match=f"{topic}.*29 .*Grant the principal READ on the topic"):
+        list(read(FetchTask(ranges, parsed.wire, columns, FetchSettings(poll_timeout=SHORT))))
+    task = FetchTask(ranges, parsed.wire, columns, FetchSettings(poll_timeout=LONG))
+    grant = threading.Timer(1.0, secured.grant, ("READ", "TOPIC", topic))
+    grant.start()
+    assert sum(batch.num_rows for batch in read(task)) == 1
+    grant.join()
+
+
+class Running:
+    """A query whose batches are completed as soon as they are planned; ``read`` are their ranges."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.read: list[OffsetRange] = []
+        self._driver = driver
+        self._end = BatchOffset()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Runs batches until the condition holds."""
+        eventually(lambda: (self._run_batch(), condition())[1], LONG)
+
+    def _run_batch(self) -> None:
+        planned = self._driver.plan_batch(self._end, None)
+        if planned is not self._end:
+            self.read += planned.reads()
+            self._driver.complete(planned)
+            self._end = planned
+
+
+@pytest.mark.parametrize("kind", ["TOPIC", "GROUP"])
+def test_a_query_survives_that_read_is_taken_and_given_back(
+    secured: Secured, topic: str, group: str, start: Start, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    secured.grant("READ", "TOPIC", topic)
+    secured.grant("READ", "GROUP", group)
+    query = Running(start(secured.scram(BOB)))
+    query.until(lambda: secured.kafka.committed(group, topic) == {(topic, 0): 1, (topic, 1): 1})
+    name = {"TOPIC": topic, "GROUP": group}[kind]
+    secured.revoke("READ", kind, name)
+    secured.kafka.produce(topic, ["more"], partition=0)
+    warning = f"User:{BOB} has no READ on {kind.lower()} '{name}', which worked before; the query fails in 300 s"
+    query.until(lambda: warning in caplog.text)
+    secured.grant("READ", kind, name)
+    query.until(lambda: secured.kafka.committed(group, topic) == {(topic, 0): 2, (topic, 1): 1})
+    assert caplog.text.count("which worked before") == 1
+
+
+def test_a_new_topic_that_may_not_be_read_is_left_out_of_a_pattern_until_it_may_be(
+    secured: Secured, topic: str, group: str, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    secured.grant("READ", "TOPIC", topic)
+    secured.grant("READ", "GROUP", group)
+    base = {"kafka.group.id": group, "startingOffsets": "earliest", "kafka.group.protocol": protocol}
+    pattern = {"subscribePattern": f"{topic}.*", "kafka.metadata.max.age.ms": "500"}
+    with drivers(base | pattern) as begin:
+        query = Running(begin(**secured.scram(BOB)))
+        new = secured.kafka.create_topic(f"{topic}-new", partitions=1)
+        secured.kafka.produce(new, ["a", "b"], partition=0)
+        secured.grant("DESCRIBE", "TOPIC", new)
+        query.until(lambda: f"User:{BOB} has no READ on topic '{new}'; the query continues without it" in caplog.text)
+        secured.kafka.produce(topic, ["more"], partition=0)
+        query.until(lambda: secured.kafka.committed(group, topic).get((topic, 0)) == 2)
+        assert {each.topic for each in query.read} == {topic}
+        secured.grant("READ", "TOPIC", new)
+        query.until(lambda: secured.kafka.committed(group, new) == {(new, 0): 2})
+        assert [(each.start, each.end) for each in query.read if each.topic == new] == [(0, 2)]

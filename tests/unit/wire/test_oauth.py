@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,35 @@ def test_a_response_that_is_not_whole_in_time_is_retried(service: TokenService) 
     service.headers = {"Content-Length": "5000", "Connection": "close"}
     with pytest.raises(BrokerUnavailable, match="cannot be reached: IncompleteRead"):
         fetched(service.client(read_timeout=2.0))
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        ("", "HTTP/1.1 100 Continue\r\n\r\n"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "X-Trailer: 1\r\n"),
+        ("HTTP/1.1 200 OK\r\n\r\n", " " * 100),
+    ],
+    ids=["interim responses", "trailers", "body"],
+)
+def test_an_endpoint_that_answers_for_ever_is_given_up(endless: tuple[str, str]) -> None:
+    def flood() -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(endless[0].encode())
+            while True:
+                connection.sendall(endless[1].encode() * 1000)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=flood, daemon=True).start()
+        client = TokenService(url=f"http://127.0.0.1:{server.getsockname()[1]}").client(read_timeout=2.0)
+        with pytest.raises((BrokerUnavailable, AuthenticationFailed), match="The token endpoint http://127"):
+            fetched(client, 20.0)
+
+
+def test_the_client_shows_neither_secret_nor_key_nor_the_password_of_its_url() -> None:
+    client = ClientCredentials(f"https://me:pass@host/token?key={KEY}", "orders", Secret(SECRET))
+    assert repr(client) == "ClientCredentials('https://host/token', client_id='orders')"
 
 
 def test_a_wait_ends_at_the_deadline_and_at_the_end_of_the_query(service: TokenService, wakeup: WakeupPipe) -> None:
@@ -482,6 +512,8 @@ def test_requests_go_through_the_proxy_of_the_environment_which_sees_no_secret_o
         monkeypatch.delenv(name, raising=False)
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, service.url)
+    # The service below stands for one on another machine.
+    monkeypatch.setattr("spark_group_source.wire.oauth.is_local", lambda url: False)
     fetched(service.client(endpoint="http://login.example.com/t"))
     with running(authority.issue("127.0.0.1", file="server.pem")) as secure:
         assert fetched(secure.client(tls=Tls(ca_file=str(authority.file), in_login_line=True)))
@@ -489,6 +521,19 @@ def test_requests_go_through_the_proxy_of_the_environment_which_sees_no_secret_o
     plain, tunnel = service.requests
     assert (plain.path, tunnel.path) == ("http://login.example.com/t", secure.url.removeprefix("https://"))
     assert "authorization" not in map(str.lower, tunnel.headers)
+
+
+def test_an_endpoint_on_this_machine_is_asked_without_a_proxy(
+    service: TokenService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with running() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        assert fetched(service.client())
+        assert fetched(service.client(endpoint=service.url.replace("127.0.0.1", "localhost") + "/t"))
+        assert not proxy.requests
+    assert len(service.requests) == 2
 
 
 def test_a_forked_child_asks_for_its_own_token(service: TokenService) -> None:
