@@ -1,7 +1,7 @@
-"""Whether a refusal by Kafka is final: of a sign-in, a certificate, or a permission on a group or topic. One rule:
+"""Whether a rejection by Kafka is final: of a sign-in, a certificate, or a permission on a group or topic. One rule:
 
-- What never worked in this process is wrong, and the first refusal is final.
-- What worked before may be refused for a while: by a broker that has just started and has not loaded its users or
+- What never worked in this process is wrong, and the first rejection is final.
+- What worked before may be rejected for a while: by a broker that has just started and has not loaded its users or
   rules, or while somebody replaces a certificate, a login configuration or access rules. It is retried for
   :data:`GRACE_PERIOD` seconds, with a warning at once and each minute.
 
@@ -19,12 +19,12 @@ from spark_group_source.errors import BrokerError
 log = logging.getLogger(__name__)
 
 GRACE_PERIOD = 300.0
-"""How many seconds without a success make the refusal of something that worked before final."""
+"""How many seconds without a success make the rejection of something that worked before final."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """The last of some refusals in a row.
+class Rejection:
+    """The last of some rejections in a row.
 
     Attributes:
         lasted: seconds since the first of them.
@@ -41,7 +41,7 @@ class Refusal:
 
 
 class Grace:
-    """The refusals in a row of one thing, such as a sign-in or a permission.
+    """The rejections in a row of one thing, such as a sign-in or a permission.
 
     Args:
         before_success: how many seconds to retry before the first success in this process.
@@ -62,21 +62,21 @@ class Grace:
         self.worked = True
         self._first_at = None
 
-    def record_refusal(self, responded_at: float | None = None) -> Refusal:
-        """Counts a refusal.
+    def record_rejection(self, responded_at: float | None = None) -> Rejection:
+        """Counts a rejection.
 
         Args:
-            responded_at: when something last worked that is refused and accepted together with this. The refusals
+            responded_at: when something last worked that is rejected and accepted together with this. The rejections
                 before do not count.
         """
         now = self._clock()
         first_at = now if self._first_at is None else self._first_at
-        # After a long time without an answer, nobody has refused or accepted it since the refusal before.
+        # After a long time without an answer, nobody has rejected or accepted it since the rejection before.
         silent = now - self._last_at > GRACE_PERIOD
         if silent or (responded_at is not None and responded_at > first_at):
             first_at = now
         self._first_at, self._last_at = first_at, now
-        return Refusal(now - first_at, GRACE_PERIOD if self.worked else self._before_success)
+        return Rejection(now - first_at, GRACE_PERIOD if self.worked else self._before_success)
 
 
 class Permission:
@@ -112,20 +112,27 @@ class Permission:
         Raises:
             BrokerError: ``error``, because the denial is final.
         """
-        refusal = self._grace.record_refusal()
-        if refusal.final and not self._optional:
-            if refusal.timeout == 0:
+        rejection = self._grace.record_rejection()
+        if rejection.final and not self._optional:
+            if rejection.timeout == 0:
                 raise error
-            happened = f"{error.happened} {self._name} has been missing for {refusal.lasted:.0f} s."
+            happened = f"{error.happened} {self._name} has been missing for {rejection.lasted:.0f} s."
             raise type(error)(happened, error.action, error_code=error.error_code, topics=error.topics)
         self._denied = True
         if self._warnings.try_acquire():
-            self._warn(refusal, error)
+            self._warn(rejection, error)
 
-    def _warn(self, refusal: Refusal, error: BrokerError) -> None:
-        missing = f"{self._principal} has no {self._name}"
+    def _warn(self, rejection: Rejection, error: BrokerError) -> None:
         if self._optional:
-            log.warning("%s; the query continues without it and checks again: %s", missing, error)
-        else:
-            left = refusal.timeout - refusal.lasted
-            log.warning("%s, which worked before; the query fails in %.0f s if that lasts: %s", missing, left, error)
+            log.warning(
+                "%s has no %s; the query continues without it and checks again: %s", self._principal, self._name, error
+            )
+            return
+        left = rejection.timeout - rejection.lasted
+        log.warning(
+            "%s has no %s, which worked before; the query fails in %.0f s if that lasts: %s",
+            self._principal,
+            self._name,
+            left,
+            error,
+        )

@@ -14,13 +14,13 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.membership import NO_GENERATION, Membership
 from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, may_be_same
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition, may_be_same
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.data_loss import DataLossCheck, EpochCheck
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.limits import ByteLimit, admit, total_backlog
-from spark_group_source.query.offset_tracker import UNDECIDED, Owned
+from spark_group_source.query.offset_tracker import UNDECIDED, Owned, OwnedPartition
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.topics import TopicIds
 
@@ -190,7 +190,7 @@ class BatchPlanner:
             self._assigned_partitions.permissions.record_denied(error.unauthorized_topics)
             return None
 
-    def _readable(self, owned: Owned) -> Owned:
+    def _readable(self, owned: Owned) -> dict[TopicPartition, OwnedPartition]:
         """Without partitions of topics that this client may not read now."""
         readable = self._assigned_partitions.permissions.readable(owned, self._clients.cluster)
         return {tp: partition for tp, partition in owned.items() if tp in readable}
@@ -199,7 +199,8 @@ class BatchPlanner:
         self, start: BatchOffset, limits: BatchLimits, me: Membership, must_log: bool
     ) -> BatchOffset | None:
         """As :meth:`_plan`; ``None`` if data loss has moved positions."""
-        owned = self._readable(self._tracker.positions(me))
+        owned = self._tracker.positions(me)
+        owned = self._readable(owned)
         topics = {tp.topic for tp in owned}
         # After the positions: those of a recreated topic must not be planned with its former id.
         self._clients.cluster.invalidate_topics(self._tracker.take_recreated())

@@ -47,15 +47,15 @@ class AuthFailures:
         """
         if self._options in _worked:
             self._grace.worked = True
-        refusal = self._grace.record_refusal(responded_at)
-        if refusal.timeout == 0:
+        rejection = self._grace.record_rejection(responded_at)
+        if rejection.timeout == 0:
             raise error
-        if refusal.final:
-            happened = f"{error.happened} No broker has accepted this client for {refusal.lasted:.0f} s."
+        if rejection.final:
+            happened = f"{error.happened} No broker has accepted this client for {rejection.lasted:.0f} s."
             raise AuthenticationFailed(happened, error.action)
         if self._warnings.try_acquire():
             log.warning(
-                "brokers reject settings that worked before; retrying for up to %.0f s: %s", refusal.timeout, error
+                "brokers reject settings that worked before; retrying for up to %.0f s: %s", rejection.timeout, error
             )
         return BrokerUnavailable(error.happened, error.action)
 

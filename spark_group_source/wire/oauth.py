@@ -483,7 +483,7 @@ class _TimeLimit:
             OSError: the time is over, or the server sends more than any answer has.
         """
         self._received += size
-        # After a shutdown the system still delivers what a server goes on sending.
+        # After a shutdown the system still delivers what the server continues to send.
         if self.expired:
             raise TimeoutError
         if self._received > MAX_ANSWER:

@@ -1,4 +1,4 @@
-"""Whether a refusal is final: the one rule for sign-ins, certificates and permissions."""
+"""Whether a rejection is final: the one rule for sign-ins, certificates and permissions."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ DENIED = TopicError("Topic 't' cannot be read.", "Grant READ.", error_code=TOPIC
 
 
 def test_what_never_worked_is_final_at_once(hand: Hand) -> None:
-    refusal = Grace(clock=hand).record_refusal()
-    assert (refusal.final, refusal.timeout) == (True, 0)
+    rejection = Grace(clock=hand).record_rejection()
+    assert (rejection.final, rejection.timeout) == (True, 0)
 
 
-def test_what_worked_is_refused_for_the_period_in_a_row_until_that_is_final(hand: Hand) -> None:
+def test_what_worked_is_rejected_for_the_period_in_a_row_until_that_is_final(hand: Hand) -> None:
     grace = Grace(clock=hand)
     grace.record_success()
     for hand.now in (10.0, 200.0, 309.9):
-        assert not grace.record_refusal().final
+        assert not grace.record_rejection().final
     hand.now = 10.0 + GRACE_PERIOD
-    refusal = grace.record_refusal()
-    assert (refusal.final, refusal.lasted) == (True, GRACE_PERIOD)
+    rejection = grace.record_rejection()
+    assert (rejection.final, rejection.lasted) == (True, GRACE_PERIOD)
     grace.record_success()
-    assert not grace.record_refusal().final
+    assert not grace.record_rejection().final
 
 
 def test_time_without_an_answer_does_not_count(hand: Hand) -> None:
     grace = Grace(clock=hand)
     grace.record_success()
-    grace.record_refusal()
+    grace.record_rejection()
     hand.now = GRACE_PERIOD + 1.0
-    assert grace.record_refusal().lasted == 0.0, "all brokers were down"
+    assert grace.record_rejection().lasted == 0.0, "all brokers were down"
     hand.now += 100.0
-    assert grace.record_refusal(responded_at=hand.now - 1.0).lasted == 0.0, "another broker accepts"
+    assert grace.record_rejection(responded_at=hand.now - 1.0).lasted == 0.0, "another broker accepts"
 
 
 def test_a_permission_that_is_denied_is_logged_at_once_and_each_minute(
