@@ -252,14 +252,7 @@ class ConsumerProtocol(GroupProtocol):
         to_report = replace(me, answered=None) if sent_at < self._late_until else me
         response = self.client.call(build_request(to_report, self.settings), self._heartbeat_deadline(me))
         if failure := self._failure(response, self.client, joins=me.phase is Phase.JOINING):
-            error_code = getattr(response, "error_code", 0)
-            if error_code == TOPIC_AUTHORIZATION_FAILED:
-                failure = self._leave_out_denied(failure)
-            if joins and (failure.action is ErrorAction.RESET_GENERATION or error_code == UNRELEASED_INSTANCE_ID):
-                self._leave_former_epoch(error_code)
-            if failure.unanswered:
-                self._late_until = self.clock() + LATE_REQUESTS
-            self.request_failed(failure)
+            self._heartbeat_failed(failure, getattr(response, "error_code", 0), joins)
             return False
         self.client.confirm_generation()
         self.heartbeats.record_success(joined=not joins)
@@ -279,6 +272,16 @@ class ConsumerProtocol(GroupProtocol):
         if joins:
             self._look_up_session()
         return True
+
+    def _heartbeat_failed(self, failure: RequestFailed, error_code: int, joins: bool) -> None:
+        """Handles a heartbeat without an answer, or one that was rejected with this error code."""
+        if error_code == TOPIC_AUTHORIZATION_FAILED:
+            failure = self._leave_out_denied(failure)
+        if joins and (failure.action is ErrorAction.RESET_GENERATION or error_code == UNRELEASED_INSTANCE_ID):
+            self._leave_former_epoch(error_code)
+        if failure.unanswered:
+            self._late_until = self.clock() + LATE_REQUESTS
+        self.request_failed(failure)
 
     def _look_up_session(self) -> None:
         """Asks for the group's session timeout, of which heartbeats say nothing."""

@@ -14,7 +14,7 @@ from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed, denied, error_action
 from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommittedOffset, KafkaClients, commit_metadata
-from spark_group_source.offsets import NO_LINEAGE, TopicPartition
+from spark_group_source.offsets import NO_LINEAGE, Partitions, TopicPartition
 from spark_group_source.options.offsets import SpecificOffsets
 from spark_group_source.options.settings import SourceOptions, stream_start
 from spark_group_source.query.offset_tracker import OffsetTracker, Owned, OwnedPartition
@@ -183,12 +183,7 @@ class Committer:
         if answer.failure is not None:
             return self._retry_as_present_member(sent.keys() - answer.confirmed, answer.failure, me, clients, deadline)
         if answer.confirmed:
-            self._options.group.coordinator.permission.granted()
-            self._permissions.record_granted(tp.topic for tp in answer.confirmed)
-            self._failures_in_a_row = 0
-            self._counters.commits += 1
-            self.last_failure = self._logged_failure = ""
-            self._rejected_since = None
+            self._record_success(answer.confirmed)
         to_trim = {tp for tp, error_code in answer.errors.items() if _too_long(error_code) and offsets[tp].metadata}
         rejected = {tp: error_code for tp, error_code in answer.errors.items() if tp not in to_trim}
         self._partitions_rejected(rejected, sent)
@@ -223,6 +218,14 @@ class Committer:
         else:
             self._commit_failed(unconfirmed, failure.reason)
         return False
+
+    def _record_success(self, confirmed: Partitions) -> None:
+        self._options.group.coordinator.permission.granted()
+        self._permissions.record_granted(tp.topic for tp in confirmed)
+        self._failures_in_a_row = 0
+        self._counters.commits += 1
+        self.last_failure = self._logged_failure = ""
+        self._rejected_since = None
 
     def _partitions_rejected(self, errors: Mapping[TopicPartition, int], sent: Owned) -> None:
         """Logs each partition once, until a commit of it succeeds, because the retries may continue for minutes.

@@ -14,7 +14,13 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, describe_error_code
+from spark_group_source.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    DeadlineExceeded,
+    GroupSourceError,
+    describe_error_code,
+)
 from spark_group_source.text import printable, some
 from spark_group_source.wire.settings import Sasl
 from spark_group_source.wire.tokens import Token
@@ -73,7 +79,7 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
 
     Raises:
         AuthenticationFailed: the broker rejected the mechanism or the credentials.
-        BrokerUnavailable: no token or no ticket is available now.
+        BrokerUnavailable: no token or no ticket is available now, or the broker has too many connections.
         DeadlineExceeded: the token provider or the KDC took too long.
     """
     handshake = call(SaslHandshakeRequest(mechanism=settings.mechanism))
@@ -86,17 +92,7 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
         message = _step(settings, broker, mechanism.auth_bytes)
         response = call(SaslAuthenticateRequest(auth_bytes=message))
         if response.error_code:
-            if _is_overloaded(response.error_message or ""):
-                raise BrokerUnavailable(
-                    f"Broker {broker} accepts no further connection now: {response.error_message}.", _OVERLOADED
-                )
-            if settings.token_provider is not None and token is not None:
-                settings.token_provider.record_rejection(token)
-            raise AuthenticationFailed(
-                f"Broker {broker} rejected this client's credentials ({settings.mechanism}):"
-                f" {printable(response.error_message or describe_error_code(response.error_code))}.",
-                _advice(settings),
-            )
+            raise _rejected(settings, broker, token, response)
         if settings.mechanism.startswith("SCRAM"):
             _check_iterations(settings, broker, response.auth_bytes)
         _step(settings, broker, mechanism.receive, response.auth_bytes)
@@ -185,6 +181,17 @@ def _advice(settings: Sasl) -> str:
     if settings.token_provider is not None:
         return settings.token_provider.advice
     return _TICKET if settings.mechanism == "GSSAPI" else _PASSWORD
+
+
+def _rejected(settings: Sasl, broker: str, token: Token | None, response: Any) -> GroupSourceError:
+    """The error of a broker that ended the authentication."""
+    message = printable(response.error_message or describe_error_code(response.error_code))
+    if _is_overloaded(message):
+        return BrokerUnavailable(f"Broker {broker} accepts no further connection now: {message}.", _OVERLOADED)
+    if settings.token_provider is not None and token is not None:
+        settings.token_provider.record_rejection(token)
+    happened = f"Broker {broker} rejected this client's credentials ({settings.mechanism}): {message}."
+    return AuthenticationFailed(happened, _advice(settings))
 
 
 def _handshake_rejected(settings: Sasl, broker: str, response: Any) -> AuthenticationFailed:
