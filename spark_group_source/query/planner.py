@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spark_group_source.clock import Clock
-from spark_group_source.errors import TopicError
+from spark_group_source.errors import BrokerError
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import NO_GENERATION, Membership
@@ -122,13 +122,13 @@ class BatchPlanner:
             target.set_once(frozenset(me.owned), self._may_be_read)
             target.leave_out(self._assigned_partitions.permissions.left_out)
             # First: what is planned beyond the target is no part of the run.
-            if target.extended and target.is_reached(self._ahead_of_commits(target)):
+            if target.extended and self._is_reached(target):
                 return start
             planned = self._plan(start, limits, me)
             if planned is not start:
                 target.batch_planned(planned)
                 return planned
-            if not target.extended and target.is_reached(self._ahead_of_commits(target)):
+            if not target.extended and self._is_reached(target):
                 return start
             if self._clock() >= wait_until:
                 return self._plan(start, limits, me, must_log=True)
@@ -154,6 +154,20 @@ class BatchPlanner:
         # In a stable group others own all partitions, and this member may never get one.
         has_joined = self._member.snapshot().generation != NO_GENERATION
         return not has_joined or not target.group_is_stable()
+
+    def _is_reached(self, target: AvailableNowTarget) -> bool:
+        """As :meth:`AvailableNowTarget.is_reached`; not while a lookup is denied in topics, which are left out then."""
+        try:
+            return target.is_reached(self._ahead_of_commits(target))
+        except BrokerError as error:
+            self._raise_unless_denied(error)
+            return False
+
+    def _raise_unless_denied(self, error: BrokerError) -> None:
+        """Notes the topics that the error says this client may not read; raises it if it is another error, or final."""
+        if not error.unauthorized_topics:
+            raise error
+        self._assigned_partitions.permissions.record_denied(error.unauthorized_topics)
 
     def _may_be_read(self, partitions: Partitions) -> Partitions:
         """Without partitions of topics that the query leaves out."""
@@ -184,10 +198,8 @@ class BatchPlanner:
         """As :meth:`_plan_unless_moved`; ``None`` also if a lookup is denied in topics, which are left out then."""
         try:
             return self._plan_unless_moved(start, limits, me, must_log)
-        except TopicError as error:
-            if not error.unauthorized_topics:
-                raise
-            self._assigned_partitions.permissions.record_denied(error.unauthorized_topics)
+        except BrokerError as error:
+            self._raise_unless_denied(error)
             return None
 
     def _readable(self, owned: Owned) -> dict[TopicPartition, OwnedPartition]:

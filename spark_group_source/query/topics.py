@@ -180,6 +180,7 @@ class TopicValidator:
         self._subscription = subscription
         self._fail_on_data_loss = fail_on_data_loss
         self._clock = clock
+        self._hidden: set[str] = set()
 
     @property
     def confirmed(self) -> bool:
@@ -201,6 +202,7 @@ class TopicValidator:
             waited = unknown_until.expired()
             topics = self._look_up(deadline)
             errors, missing = self._lacking(topics, read_before)
+            errors = self._without_hidden(errors, deadline)
             if not errors and not missing:
                 return topics
             unknown = {TopicPartition(name, 0) for name, code in errors.items() if code == UNKNOWN_TOPIC_OR_PARTITION}
@@ -232,7 +234,24 @@ class TopicValidator:
     def deleted(self, topics: Mapping[str, Topic], logged: Iterable[TopicPartition]) -> set[str]:
         """Subscribed topics that the query has read, and that are no longer among ``topics``."""
         subscribed = filter(self._subscription.matches, {tp.topic for tp in logged})
-        return {name for name in subscribed if name not in topics or topics[name].error}
+        lacking = {name for name in subscribed if name not in topics or topics[name].error}
+        return lacking - self._hidden
+
+    def _without_hidden(self, errors: dict[str, int], deadline: Deadline) -> dict[str, int]:
+        """Without topics that the pattern matches and that this client may not describe now: they were not deleted.
+
+        The list of all topics lacks them, but a broker that is asked by name says so.
+        """
+        if self._subscription.pattern is None or not errors:
+            return errors
+        found = self._cluster.metadata(sorted(errors), deadline).topics
+        hidden = {name for name, topic in found.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
+        if hidden - self._hidden:
+            log.warning(
+                "this query has read %s before and may not describe it now; it continues without", names(hidden)
+            )
+        self._hidden = hidden
+        return {name: error_code for name, error_code in errors.items() if name not in hidden}
 
     def _look_up(self, deadline: Deadline) -> dict[str, Topic]:
         """The topics that any broker knows. Logs a wrong address long before the timeout."""

@@ -100,6 +100,40 @@ def test_one_topic_that_may_not_be_read_for_a_while_stops_no_other(
     assert read_of(query, other) == [(0, 2), (2, 3)]
 
 
+def test_a_topic_of_a_pattern_that_may_not_be_described_at_a_restart_counts_as_no_deleted_one(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = f"{on_fake.topic}-other"
+    fake.create_topic(other, 1)
+    fake.produce(other, ["v"] * 2)
+    pattern = {"subscribePattern": f"{on_fake.topic}.*", **OPTIONS}
+    first = on_fake.start(**pattern).idle()
+    first.poll()
+    first.close()
+    fake.denied[other] = DESCRIBE
+    query = on_fake.start(first.end, **pattern)
+    assert f"this query has read {other} before and may not describe it now" in caplog.text
+    assert_goes_on(on_fake, query)
+    del fake.denied[other]
+    fake.produce(other, ["v"])
+    until(query, lambda: read_of(query, other) == [(2, 3)], "the topic to be read")
+
+
+def test_a_run_to_the_end_waits_for_no_topic_of_a_pattern_whose_permission_is_taken(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    other = f"{on_fake.topic}-other"
+    fake.create_topic(other, 1)
+    fake.produce(other, ["v"] * 2)
+    on_fake.produce(2)
+    query = on_fake.query(subscribePattern=f"{on_fake.topic}.*").start(available_now=True)
+    query.begin()
+    fake.denied[other] = DESCRIBE
+    query.finish()
+    query.until_end()
+    assert on_fake.committed()[0] == 2
+
+
 def test_a_named_topic_that_may_not_be_read_ends_the_start_at_once_and_a_run_after_the_period(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

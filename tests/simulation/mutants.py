@@ -410,7 +410,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M35",
         7,
         "onCommitFailure=fail counts failures of the whole run, and not those in a row",
-        (("query/committer.py", "_failures_in_a_row = 0\n            self.", ""),),
+        (("query/committer.py", "_failures_in_a_row = 0\n        self.", ""),),
     ),
     Mutant(
         "M36",

@@ -12,12 +12,13 @@ from hypothesis import given as given_that
 from hypothesis import strategies as st
 
 from spark_group_source.clock import Clock, monotonic
-from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupError, GroupSourceError, OptionError
+from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupError, GroupSourceError, OptionError, TopicError
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import check_batch
 from spark_group_source.query import batch_query
 from spark_group_source.query.batch_query import Interval, RowFilter, plan
 from tests.fake import FakeKafka, Fault
+from tests.fake.handlers import READ
 from tests.unit.hand_clock import Hand
 
 GROUP = "g"
@@ -61,6 +62,19 @@ def filtered(fake: FakeKafka, rows: RowFilter, /, **given: str) -> Ranges:
 
 def offsets(first: int, second: int, third: int, topic: str = "t") -> str:
     return f'{{"{topic}":{{"0":{first},"1":{second},"2":{third}}}}}'
+
+
+def test_a_topic_that_may_not_be_read_fails_the_plan_unless_a_pattern_matches_it(
+    fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.create_topic("t-new")
+    fake.denied["t-new"] = READ
+    with pytest.raises(TopicError, match=r"Topic 't-new'.*Grant the principal DESCRIBE and READ"):
+        planned(fake, subscribe="t,t-new")
+    server = {"kafka.bootstrap.servers": fake.bootstrap_servers}
+    found = plan(parse_options(server | {"subscribePattern": "t.*"}), monotonic)
+    assert {each.topic for each in found} == {"t"}
+    assert "no READ on topic 't-new'; the query continues without it" in caplog.text
 
 
 @pytest.mark.parametrize(
