@@ -11,7 +11,13 @@ import math
 from collections.abc import Callable, Mapping
 
 from spark_group_source.clock import Backoff, Clock, Deadline, monotonic
-from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, BrokerError, CommitFailed, GroupSourceError, RetriableError
+from spark_group_source.errors import (
+    UNKNOWN_TOPIC_OR_PARTITION,
+    BrokerError,
+    CommitFailed,
+    GroupSourceError,
+    RetriableError,
+)
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed

@@ -136,7 +136,6 @@ class RequestHandlers:
                 topic["authorized_operations"] = {DESCRIBE} if denied else {READ, DESCRIBE}
         fill(response, brokers=brokers, topics=found, cluster_id=self.cluster_id)
 
-
     _ClusterId = _Metadata
 
     def _SaslHandshake(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802

@@ -410,7 +410,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M35",
         7,
         "onCommitFailure=fail counts failures of the whole run, and not those in a row",
-        (("query/committer.py", "_failures_in_a_row = 0\n        self.", ""),),
+        (("query/committer.py", "_failures_in_a_row = 0\n        self._counters", "_counters"),),
     ),
     Mutant(
         "M36",
@@ -506,13 +506,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M48",
         10,
         "a run with resetOffsetsOnStart ends before it has moved all partitions: their old commits are at the target",
-        (
-            (
-                "query/planner.py",
-                "not target.extended and target.is_reached(self._ahead_of_commits(target))",
-                "target.is_reached()",
-            ),
-        ),
+        (("query/planner.py", "not target.extended and self._is_reached(target)", "target.is_reached()"),),
     ),
     Mutant(
         "M49",

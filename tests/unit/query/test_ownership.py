@@ -37,6 +37,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = frozenset({A, B})
 EXISTING = {A: PinnedStart(), B: PinnedStart()}
 OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
+PATTERN = {"subscribePattern": "t"}
 FAILED = RequestFailed(ErrorAction.RETRY, "why")
 
 
@@ -124,7 +125,7 @@ class Query(AssignedPartitions):
     def __init__(self, world: World, logged: Mapping[TopicPartition, int] | None = None, /, **options: str) -> None:
         self.world = world
         given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "startingOffsets": "earliest"}
-        parsed = parse_options(given | {"subscribe": "t"} | options)
+        parsed = parse_options(given | ({} if "subscribePattern" in options else {"subscribe": "t"}) | options)
         nothing = lambda *_: None  # noqa: E731
         member: Any = SimpleNamespace(counters=Counters(), commits_changed=nothing, commit_rejected=nothing)
         super().__init__(parsed, OffsetTracker(), member, world.clients, clock=world.hand)
@@ -305,6 +306,30 @@ def test_a_commit_that_is_never_allowed_is_fatal(world: World, error: GroupSourc
         query.commit()
     with pytest.raises(type(error), match="no"):
         Query(world).assign()
+
+
+def test_no_revocation_waits_for_the_start_in_a_topic_that_may_not_be_read(world: World) -> None:
+    world.may_not_read = {"t"}
+    query = Query(world, **PATTERN).assign()
+    assert not query.positions()
+    assert not world.commits
+    assert not query.tracker.awaited()
+    world.may_not_read = set()
+    world.hand.now += 60.0
+    query.retry()
+    assert query.positions() == {A: 2, B: 0} == world.commits[-1]
+
+
+def test_a_start_that_is_denied_at_the_coordinator_is_looked_up_again(world: World) -> None:
+    denied = GroupError("no", error_code=29, topics=["t"])
+    world.refused = RequestFailed(ErrorAction.FATAL, "why", error=denied)
+    query = Query(world, **PATTERN).assign()
+    assert not query.positions()
+    assert query.permissions.denied == {"t"}
+    world.refused = None
+    world.hand.now += 60.0
+    query.retry()
+    assert query.positions() == {A: 2, B: 0}
 
 
 def test_only_partitions_owned_in_the_snapshot_are_committed(world: World) -> None:

@@ -224,9 +224,8 @@ def test_a_response_that_is_not_whole_in_time_is_retried(service: TokenService) 
     [
         ("", "HTTP/1.1 100 Continue\r\n\r\n"),
         ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", "X-Trailer: 1\r\n"),
-        ("HTTP/1.1 200 OK\r\n\r\n", " " * 100),
     ],
-    ids=["interim responses", "trailers", "body"],
+    ids=["interim responses", "trailers"],
 )
 def test_an_endpoint_that_answers_for_ever_is_given_up(endless: tuple[str, str]) -> None:
     def flood() -> None:
@@ -238,8 +237,8 @@ def test_an_endpoint_that_answers_for_ever_is_given_up(endless: tuple[str, str])
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=flood, daemon=True).start()
-        client = TokenService(url=f"http://127.0.0.1:{server.getsockname()[1]}").client(read_timeout=2.0)
-        with pytest.raises((BrokerUnavailable, AuthenticationFailed), match="The token endpoint http://127"):
+        client = TokenService(url=f"http://127.0.0.1:{server.getsockname()[1]}").client(read_timeout=LONG)
+        with pytest.raises(BrokerUnavailable, match="the server sent more than 2097152 bytes"):
             fetched(client, 20.0)
 
 
