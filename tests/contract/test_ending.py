@@ -135,7 +135,9 @@ def test_the_end_waits_for_nothing_once_the_partitions_are_lost(
     assert "lost " in caplog.text
 
 
-def test_a_permission_that_stays_missing_ends_the_tries_with_the_offsets(on_fake: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_permission_that_stays_missing_ends_the_tries_with_the_offsets(
+    on_fake: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     query = on_fake.start_batch(5, **NO_RETRY)
     on_fake.next("OffsetCommit", Fault(error=30), times=10_000)  # a permission that was there before may come back
     end_after_a_batch(query)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.fake import FakeKafka, Fault
 from tests.fake.handlers import DESCRIBE, READ
 
 OFTEN = 10_000
-OPTIONS = {"kafka.metadata.max.age.ms": "1000"}
+OPTIONS: dict[str, Any] = {"kafka.metadata.max.age.ms": "1000"}
 
 
 def until(query: Query, condition: Callable[[], object], what: str) -> None:
@@ -84,8 +85,8 @@ def test_one_topic_that_may_not_be_read_for_a_while_stops_no_other(
 ) -> None:
     other = f"{on_fake.topic}-other"
     fake.create_topic(other, 1)
-    named = {"subscribe": f"{on_fake.topic},{other}"}
-    matched = {"subscribePattern": f"{on_fake.topic}.*"}
+    named: dict[str, Any] = {"subscribe": f"{on_fake.topic},{other}"}
+    matched: dict[str, Any] = {"subscribePattern": f"{on_fake.topic}.*"}
     query = on_fake.start(**(matched if pattern else named)).idle()
     fake.produce(other, ["v"] * 2)
     query.begin()
@@ -106,7 +107,7 @@ def test_a_topic_of_a_pattern_that_may_not_be_described_at_a_restart_counts_as_n
     other = f"{on_fake.topic}-other"
     fake.create_topic(other, 1)
     fake.produce(other, ["v"] * 2)
-    pattern = {"subscribePattern": f"{on_fake.topic}.*", **OPTIONS}
+    pattern: dict[str, Any] = {"subscribePattern": f"{on_fake.topic}.*", **OPTIONS}
     first = on_fake.start(**pattern).idle()
     first.poll()
     first.close()

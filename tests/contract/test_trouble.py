@@ -410,8 +410,9 @@ def test_the_wait_for_the_first_assignment_has_a_timeout(on_fake: Bench, caplog:
 def test_a_query_without_an_assignment_says_which_members_it_waits_for(
     on_fake: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = on_fake.start_batch(1, 1, 1, 1, **{"kafka.partition.assignment.strategy": "range"})
-    query = on_fake.query(**{"kafka.session.timeout.ms": "3000", "kafka.partition.assignment.strategy": "range"})
+    eager: dict[str, Any] = {"kafka.partition.assignment.strategy": "range"}
+    first = on_fake.start_batch(1, 1, 1, 1, **eager)
+    query = on_fake.query(**eager, kafka_session_timeout_ms="3000")
     query.start()
     line = "the coordinator waits for other members to rejoin; the group is PreparingRebalance, with contract-app-0 at"
     assert line in caplog.text

@@ -353,7 +353,12 @@ class Running:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Runs batches until the condition holds."""
-        eventually(lambda: (self._run_batch(), condition())[1], LONG)
+
+        def holds() -> object:
+            self._run_batch()
+            return condition()
+
+        eventually(holds, LONG)
 
     def _run_batch(self) -> None:
         planned = self._driver.plan_batch(self._end, None)
