@@ -219,7 +219,7 @@ class StartOffsetResolver:
         Raises:
             GroupSourceError: a leader permanently rejects the lookup of an end offset.
         """
-        self._confirmed = confirmed
+        self._confirmed = confirmed or not logged.is_empty  # what was added since the first start did not exist then
         self._began_at = round(time.time() * 1000)
         reset = self._options.reset_offsets_on_start
         added = existing if logged.is_empty else self._added(logged, existing)

@@ -685,6 +685,14 @@ def test_a_log_without_first_records_existed_if_too_few_brokers_said_what_exists
         assert query.assign().positions() == {A: 10, B: 5}
 
 
+def test_a_restart_takes_no_partition_for_one_that_existed_when_the_query_first_started(world: World) -> None:
+    query = Query(world, startingOffsets="latest")
+    logged = BatchOffset({B: OffsetRange(*B, 0, 3, "")}, "g")
+    query.resolver.restore(logged, {B: PinnedStart()}, world.clients, confirmed=False)
+    with pytest.raises(DataLoss, match="t-0 at offset 2"):
+        query.assign()
+
+
 def test_a_failed_commit_does_not_wait_for_the_backoff_of_lookups(world: World) -> None:
     world.unstable = {B}
     query = Query(world).assign()
