@@ -24,6 +24,10 @@ class FakeLog:
     stable: int | None = None
     nearest: dict[str, int] = field(default_factory=dict)
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    times: list[tuple[int, int]] = field(default_factory=list)
+    """The first offsets of records without bytes, with their timestamps in milliseconds."""
+    markers: set[int] = field(default_factory=set)
+    """The offsets of transaction markers: no reader gets a record there."""
 
     @property
     def epoch(self) -> int:
@@ -33,6 +37,8 @@ class FakeLog:
         """Begins a new epoch, by default with the same leader. ``end`` truncates the log."""
         self.end = self.end if end is None else min(self.end, end)
         self.batches = [each for each in self.batches if each[1] <= self.end]
+        self.times = [each for each in self.times if each[0] < self.end]
+        self.markers = {each for each in self.markers if each < self.end}
         self.stable = None if self.stable is None or self.stable > self.end else self.stable
         self.start = min(self.start, self.end)
         self.leader = leader or self.leader
@@ -56,9 +62,22 @@ class FakeLog:
         self.batches.append((self.end, self.end + offsets, placed))
         self.end += offsets
 
-    def append_count(self, offsets: int) -> None:
+    def append_count(self, offsets: int, timestamp: int | None = None) -> None:
         """Appends records without bytes, which is cheap: a reader never gets them."""
+        if timestamp is not None and offsets:
+            self.times.append((self.end, timestamp))
         self.end += offsets
+
+    def append_marker(self) -> None:
+        """Appends the marker that ends a transaction, without bytes."""
+        self.markers.add(self.end)
+        self.end += 1
+
+    def after_last_record(self, offset: int, start: int = 0) -> int:
+        """Where a client that has read up to ``offset``, from ``start`` on, got its last record: the next offset."""
+        while offset > start and offset - 1 in self.markers:
+            offset -= 1
+        return offset
 
     def committed_end(self, isolation_level: int) -> int:
         """Returns the end for readers with this isolation level: 1 reads only what is committed."""
@@ -81,8 +100,9 @@ class FakeLog:
             return end, self.epoch
         if timestamp < 0:
             return self.start, self._epoch_at(self.start)
-        for first, _, raw in self.batches:
-            latest = int.from_bytes(raw[35:43], "big", signed=True)  # the largest timestamp, in the header of format 2
+        # Of batches the largest timestamp, which stands in the header of format 2.
+        latest_times = [(first, int.from_bytes(raw[35:43], "big", signed=True)) for first, _, raw in self.batches]
+        for first, latest in latest_times or self.times:
             if latest >= timestamp and first < end:
                 found = max(first, self.start)
                 return found, self._epoch_at(found)
