@@ -35,6 +35,7 @@ CALLS = (
 )
 
 TOPICS, RUNS, MOVES, COMMITS, LOGS, COORDINATORS = "topics", "runs", "moves", "commits", "logs", "coordinators"
+ROLLING = "rolling restarts"
 _TO_LEADERS = "ListOffsets", "OffsetForLeaderEpoch", "Metadata"
 _TO_GROUP = "JoinGroup", "SyncGroup", "Heartbeat", "ConsumerGroupHeartbeat", "OffsetFetch", "LeaveGroup"
 THEMES: dict[str, tuple[str, ...]] = {
@@ -45,8 +46,12 @@ THEMES: dict[str, tuple[str, ...]] = {
     LOGS: (*_TO_LEADERS, "OffsetCommit"),
     COORDINATORS: ("FindCoordinator", "OffsetCommit", *_TO_GROUP),
     "": (*ERRORS, "LeaveGroup"),
+    ROLLING: ("FindCoordinator", "OffsetCommit", *_TO_GROUP),
 }
 """What a run is about, with the requests that may suffer: what belongs together happens together, and nothing else."""
+
+DRAWN = (*(TOPICS, RUNS, MOVES, COMMITS, LOGS, COORDINATORS, ""), *(COMMITS, COMMITS, RUNS, ROLLING))
+"""The themes, some more often than others. Kept decisions name them by their place: append others at the end."""
 
 HOLDS = (0.2, 1.0, 3.0, 8.0, 20.0)
 

@@ -556,4 +556,62 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
     ),
+    Mutant(
+        "M56",
+        2,
+        "a query that stops tries its last commit once: a coordinator that moves, or loads the group, is its end",
+        (
+            (
+                "query/ownership.py",
+                "return self._commit_again(me, clients, deadline.at_most(deadline.remaining() / 2))",
+                "return self._commit_again(me, clients, deadline.at_most(deadline.remaining() / 2)) or True",
+            ),
+        ),
+    ),
+    Mutant(
+        "M57",
+        6,
+        "one broker that lags tells a new query what exists: all else starts at earliest later, or counts as lost",
+        (
+            (
+                "wire/stale_metadata.py",
+                "self.confirmed = is_confirmed(len(others), len(brokers))",
+                "self.confirmed = True",
+            ),
+            ("wire/stale_metadata.py", "return replace(first, topics=merge([first.topics, *others]))", "return first"),
+        ),
+    ),
+    Mutant(
+        "M58",
+        6,
+        "latest of a partition without a leader at the start is that of its return, and skips what came between",
+        (("query/starts.py", "if tp in existed and at.since}", "if tp in existed and False}"),),
+    ),
+    Mutant(
+        "M59",
+        10,
+        "a run waits for ever beside a client that commits the offset after its last record, before a marker",
+        (("query/available_now.py", " and not self._tails.is_empty(tp, progress, end)", ""),),
+    ),
+    Mutant(
+        "M60",
+        2,
+        "nobody checks which cluster answers at a broker's address: commits and lookups reach another one",
+        (
+            ("wire/cluster.py", "            self._check_cluster(opened, limit)\n", ""),
+            ("wire/cluster.py", "self.identity.check(response.cluster_id, str(connection))", "pass"),
+        ),
+    ),
+    Mutant(
+        "M61",
+        10,
+        "a run ends by the group's commits, and the query has yet to move its partitions back",
+        (("query/offset_tracker.py", "return pending | dict.fromkeys(undecided, UNDECIDED)", "return pending"),),
+    ),
+    Mutant(
+        "M62",
+        10,
+        "a run ends before the first assignment of a query that moves back what it is assigned first",
+        (("query/planner.py", "if self._tracker.was_assigned or not may_move_back:", "if True:"),),
+    ),
 )

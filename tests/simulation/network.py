@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
+from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.wire import connection
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Interrupted
@@ -66,11 +67,19 @@ LOST_REQUEST, LOST_ANSWER, CUT_BEFORE, CUT_AFTER, LATE_REQUEST, SLOW_ANSWER, THR
 FAULTS = (LOST_REQUEST, LOST_ANSWER, CUT_BEFORE, CUT_AFTER, LATE_REQUEST, SLOW_ANSWER, THROTTLED, REFUSED)
 
 
+class Broken(AssertionError):
+    """A sentence of the contract is broken."""
+
+
 class Broker:
-    """In the place of ``FakeBroker``: what a broker is on the network."""
+    """In the place of ``FakeBroker``: what a broker is on the network.
+
+    ``cluster_id`` is set of one that belongs to another cluster.
+    """
 
     def __init__(self, node: int, handle: Callable[[str, Any, int], Any], faults: Any) -> None:
         self.node = node
+        self.cluster_id: str | None = None
         self.port = 9000 + node
         self.up = True
         self.hung = False
@@ -131,10 +140,16 @@ class Network:
         """When a process last sent the group a sign of life that was answered."""
         self.joins: dict[str, float] = {}
         """When a process last sent a join."""
+        self.know_cluster: set[str] = set()
+        """Processes that know which cluster is theirs: any other takes the first that it asks for its own."""
         self.unanswered: dict[str, float] = {}
         """When a broker last dropped a join of each process for an older one that arrived later, as Kafka does."""
         self.members: set[str] = set()
         """Processes that have been members."""
+        self.with_records: Callable[[Iterable[OffsetRange]], set[TopicPartition]] = lambda _: set()
+        """Those partitions of ranges that have a record there."""
+        self.sent_by: Callable[[Process, str, Any], None] = lambda *_: None
+        """Makes a request that of another client: its process is none of ours."""
         self.server = Process("brokers")
 
     def link(self, process: Process, broker: Broker) -> Link:
@@ -160,7 +175,7 @@ class Network:
         if max(link.to_broker, link.to_client) > run.now:
             run.block(deadline.at)
             raise TimeoutError("timed out")
-        if not broker.up:
+        if not broker.up or (broker.cluster_id and process.name not in self.know_cluster):
             raise ConnectionRefusedError("Connection refused")
         channel = self.channel(self, process, broker)
         broker.channels.append(channel)
@@ -195,6 +210,9 @@ class Channel:
 
     def setsockopt(self, *_: object) -> None:
         pass
+
+    def getpeername(self) -> None:
+        raise OSError("a channel has no address")
 
     def close(self) -> None:
         self.closed = True
@@ -237,6 +255,8 @@ class Channel:
         if not broker.up or fault == CUT_BEFORE:
             self.cut()
             return
+        if broker.cluster_id and api != "ApiVersions":
+            raise Broken(f"I2: {self.process.name} sends {api} to a broker of another cluster")
         if broker.hung_until > run.now:
             until = min(broker.hung_until, run.now + 1.0)  # it may heal before
             run.at(until, lambda: self._arrive(api, request, number, fault))
@@ -270,6 +290,7 @@ class Channel:
         unaware = unaware_until > run.now and (writes or api == "OffsetFetch")
         if unaware:
             code = NOT_COORDINATOR if writes else 0  # what it writes reaches no other broker
+        network.sent_by(self.process, api, request)
         with old_offsets() if unaware else nullcontext():
             response = respond(self.broker.handle, api, request, Fault(error=code) if code else NO_FAULT)
         if response is None:  # the client has sent it again, which may have arrived before
@@ -363,8 +384,10 @@ class Connection(connection.Connection):
         return opened
 
     def request_cluster_id(self, deadline: Deadline) -> str | None:
-        """A run has one cluster."""
-        return None
+        """Costs no message: the real connection asks its broker."""
+        channel: Any = self._open_socket()
+        cluster_id: str | None = channel.broker.cluster_id
+        return cluster_id
 
     def send(self, request: Any, deadline: Deadline) -> None:
         if not self.closed:

@@ -21,8 +21,8 @@ from tests.fake import FakeKafka
 from tests.simulation import network, substitution
 from tests.simulation.chance import Chance
 from tests.simulation.items import encoded, over_bytes
+from tests.simulation.network import Broken
 from tests.simulation.scheduler import Process, Scheduler, Thread
-from tests.simulation.truth import Broken
 from tests.unit.records.build import Record, batch
 
 READS = "reads"

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import OffsetRange, TopicPartition
 from tests.fake import FakeKafka
 from tests.fake.log import FakeLog
 from tests.simulation import aims, network, spark, substitution
 from tests.simulation.chance import Chance
+from tests.simulation.network import Broken
 from tests.simulation.reads import READS, Reads
-from tests.simulation.scheduler import Lock, Scheduler, Thread
+from tests.simulation.scheduler import Lock, Process, Scheduler, Thread
 from tests.simulation.spark import Query
-from tests.simulation.truth import Broken, Truth
+from tests.simulation.truth import LAST, Truth
 
 PROTOCOLS = ("classic", "consumer")
 KINDS = (*PROTOCOLS, READS)
@@ -69,8 +70,10 @@ class Scenario:
     def __init__(self, run: Scheduler, chance: Chance, protocol: str, story: Story) -> None:
         self.run, self.chance, self.story = run, chance, story
         self.protocol = protocol
-        self.theme = chance.pick("theme", "", (*aims.THEMES, aims.COMMITS, aims.COMMITS, aims.RUNS), 0.95)
-        brokers = 1 + chance.pick("brokers", 0, (1, 2), self._if((aims.TOPICS, aims.COORDINATORS), 0.9, 0.5))
+        self.theme = chance.pick("theme", "", aims.DRAWN, 0.95)
+        brokers = 1 + chance.pick(
+            "brokers", 0, (1, 2), self._if((aims.TOPICS, aims.COORDINATORS, aims.ROLLING), 0.9, 0.5)
+        )
         self.heartbeat = chance.pick("heartbeat interval", 1.0, (0.5, 2.0), 0.5)
         self.session = chance.pick("session", 6.0, (10.0, 45.0), self._if((aims.RUNS, aims.MOVES), 0.2, 0.5))
         self.kafka = FakeKafka(
@@ -83,17 +86,18 @@ class Scenario:
         self.net = network.Network(run, self.kafka.brokers, self.truth.fault)  # type: ignore[arg-type]
         self.net.handled, self.truth.heard = self.truth.handled, self.net.heard
         self.truth.joins, self.truth.unanswered = self.net.joins, self.net.unanswered
+        self.net.with_records, self.net.sent_by = self._with_records, self._sent_by
         self.net.arrived_late = lambda what: self.truth.outage(0.0, what)
         network.Connection.network = self.net
         spark.Life.of_process.clear()
-        aimed = chance.flag("strikes", 0.9)
+        aimed = chance.flag("strikes", self._if((aims.ROLLING,), 0.6, 0.9))
         self.calm_until = 0.0
         asked = [each for each in aims.THEMES[self.theme] if each not in OTHERS_REQUESTS[protocol]]
         holds = self._if((aims.MOVES,), 0.8, 0.3)
         choices: list[tuple[str, str, Sequence[str], float]] = [
-            ("a request", "OffsetCommit", asked, 1.0),
+            ("a request", "OffsetCommit", asked, self._if((aims.ROLLING,), 0.3, 1.0)),
             ("another request", asked[0], asked[1:], 0.4),
-            ("a call", aims.CALLS[0], aims.CALLS[1:], 0.35),
+            ("a call", aims.CALLS[0], aims.CALLS[1:], self._if((aims.ROLLING,), 0.9, 0.35)),
             ("a function", aims.FUNCTIONS[0], aims.FUNCTIONS[1:], holds),
             ("another function", aims.FUNCTIONS[0], aims.FUNCTIONS[1:], holds / 2),
         ]
@@ -107,7 +111,9 @@ class Scenario:
         self.hesitation = chance.pick("hesitation", 0.0, (0.01, 0.04), self._if((aims.MOVES, aims.COMMITS), 0.5, 0.2))
         for place in (*aims.FUNCTIONS, *aims.THEMES[""]) if self.hesitation else ():
             run.places.setdefault(place, lambda place=place: self._hesitate(place))  # type: ignore[misc]
-        self.trouble = 0.0 if aimed else chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), 0.9)
+        self.trouble = (
+            0.0 if aimed else chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), self._if((aims.ROLLING,), 0.1, 0.9))
+        )
         self.target: Query | None = None
         self.healed = False
         self.one_event = Lock()
@@ -149,15 +155,21 @@ class Scenario:
     def _create(self) -> None:
         chance = self.chance
         topics = chance.pick("topics", ["t"], (["t", "u"],), self._if((aims.TOPICS,), 0.7, 0.15))
+        if len(self.kafka.brokers) > 1 and chance.flag("lags at the start", self._if((aims.TOPICS,), 0.3, 0.0)):
+            self.kafka.create_topic(topics[0])  # a named topic that nobody knows is waited for
+            self._stale_metadata()
+        old = chance.flag("the first records are gone", self._if((aims.TOPICS,), 0.5, 0.1))
         for topic in topics:
             self.kafka.create_topic(topic, chance.pick("partitions", 2, (1, 3, 4), 0.7))
             if chance.flag("an empty partition", 0.2):
                 self.empty = TopicPartition(topic, len(self.kafka.logs[topic]) - 1)
-            self._produce(topic)
+            self._produce(topic, seconds_ago=60.0)
+            for log in self.kafka.logs[topic].values():
+                log.start = log.end // 2 if old else 0
         if "u" in topics and chance.flag("an empty topic", 0.5):
             self.without_records = "u"
             for log in self.kafka.logs["u"].values():
-                log.end = 0
+                log.start = log.end = 0
         count = chance.pick("queries", 1, (2, 2, 3), self._if((aims.MOVES,), 0.7, 0.85))
         manual = chance.flag("assign", self._if((aims.COORDINATORS,), 0.25, 0.05))
         timeouts = (12.0,) if self.theme == aims.RUNS else (12.0, 150.0, 150.0)
@@ -167,7 +179,9 @@ class Scenario:
         start = chance.pick("startingOffsets", "earliest", ("latest",), 0.4)
         assignor = chance.pick("assignor", "cooperative-sticky", ("range",), 0.4)
         one_session = chance.flag("one session", 0.1)
-        age = chance.pick("metadata age", "10000", ("300000",), 0.0)  # the default: only if it is aimed at
+        no_new_topics = aims.MOVES, aims.COMMITS, aims.LOGS, aims.COORDINATORS, aims.ROLLING
+        age = chance.pick("metadata age", "10000", ("300000",), self._if(no_new_topics, 0.5, 0.0))
+        other_client = count > 1 and chance.flag("another client", self._if((aims.RUNS,), 0.3, 0.0))
         isolation = chance.pick("isolation", "read_uncommitted", ("read_committed",), 0.4)
         for number in range(count):
             options = {
@@ -201,7 +215,9 @@ class Scenario:
                 options["maxOffsetsPerTrigger"] = limit
             if chance.flag("onCommitFailure", self._if((aims.COMMITS,), 0.3, 0.05)):
                 options |= {"onCommitFailure": "fail", "offsetCommit.numRetries": "1"}
-            if chance.flag("resetOffsetsOnStart", self._if((aims.MOVES, aims.RUNS), 0.2, 0.05)):
+            resets = chance.flag("resetOffsetsOnStart", self._if((aims.MOVES, aims.RUNS), 0.2, 0.05))
+            is_other_client = other_client and number == count - 1
+            if resets and not is_other_client:
                 options["resetOffsetsOnStart"] = "true"
             query = Query(
                 self.run,
@@ -214,6 +230,7 @@ class Scenario:
             query.wraps = query.spark_4_1 and chance.flag("Spark's wrapper", 0.3)
             query.skew = chance.number("clock behind", 0.0, 0.0, MAX_SKEW, 0.3)
             query.alone, query.shares_session = count == 1, one_session
+            query.is_other_client = is_other_client
             query.trigger = chance.pick("own trigger", trigger, (1.0,), 0.3)
             query.slowest_trigger = query.trigger
             long = self._if((aims.RUNS, aims.COMMITS, aims.MOVES), 0.6, 0.3)
@@ -259,10 +276,18 @@ class Scenario:
             aims.COMMITS: (self._remove, self._remove, self._stop),
             aims.LOGS: (self._elect, self._elect, self._unclean, self._unclean, self._leaderless, self._rewind),
             aims.COORDINATORS: (self._coordinator_moves, self._coordinator_moves, *outages, self._pause, self._remove),
+            aims.ROLLING: (),
         }
         every = {each.__name__: each for events in by_theme.values() for each in events}
         every |= {"_delete_group": self._delete_group}
-        return self._lives + by_theme.get(self.theme, tuple(every.values()))
+        orderly = self._coordinator_moves_in_order, self._moves_before_a_stop
+        later: dict[str, tuple[Callable[[], None], ...]] = {
+            aims.ROLLING: (*orderly, self._moves_before_a_stop, self._moves_before_a_stop, self._elect),
+            aims.COORDINATORS: (*orderly, self._address_is_taken_over),
+            aims.LOGS: (self._address_is_taken_over,),
+            "": (*orderly, self._address_is_taken_over),
+        }
+        return self._lives + by_theme.get(self.theme, tuple(every.values())) + later.get(self.theme, ())
 
     def _query(self, alive: bool) -> Query | None:
         if self.target is not None and self.target.alive is alive:
@@ -278,10 +303,11 @@ class Scenario:
         found = list(self.kafka.brokers.values())
         return self.chance.pick("which broker", found[0], found[1:], 0.7)
 
-    def _produce(self, topic: str) -> None:
+    def _produce(self, topic: str, seconds_ago: float = 0.0) -> None:
+        timestamp = round(1000 * (substitution.START_OF_TIME + self.run.now - seconds_ago))
         for number, log in self.kafka.logs[topic].items():
-            if self.empty != (topic, number) and topic != self.without_records:
-                log.append_count(round(self.chance.number("records", 5, 0, 15, 0.5)))
+            if self.empty != (topic, number) and topic != self.without_records and log.leader is not None:
+                log.append_count(round(self.chance.number("records", 5, 0, 15, 0.5)), timestamp)
 
     def _pass(self, place: str, rate: float) -> str:
         """A thread passes a place: returns what its request suffers."""
@@ -339,7 +365,8 @@ class Scenario:
 
     def _begin(self, query: Query) -> None:
         if not query.alive:
-            query.start(available_now=not query.spark_4_1 and self.chance.flag("AvailableNow", self.runs))
+            continues = query.spark_4_1 or query.is_other_client
+            query.start(available_now=not continues and self.chance.flag("AvailableNow", self.runs))
 
     def _crash(self) -> None:
         if query := self._query(alive=True):
@@ -545,8 +572,34 @@ class Scenario:
             self.run.after(seconds, lambda: self._end_transaction(log))
 
     def _end_transaction(self, log: FakeLog) -> None:
+        if log.leader is None:
+            self.run.after(1.0, lambda: self._end_transaction(log))
+            return
         log.stable = None
-        log.append_count(1)  # the control record
+        log.append_marker()
+
+    def _with_records(self, ranges: Iterable[OffsetRange]) -> set[TopicPartition]:
+        """What a consumer would find that reads these ranges."""
+        logs = self.kafka.logs
+        return {
+            each.tp
+            for each in ranges
+            if each.topic in logs and logs[each.topic][each.partition].after_last_record(each.end) > each.start
+        }
+
+    def _sent_by(self, process: Process, api: str, request: Any) -> None:
+        """A query stands for a client of another kind: its commits are the offsets after the last record, as those of
+        librdkafka and Spring, and have no tag."""
+        life = spark.Life.of_process.get(process.name)
+        if life is None or not life.query.is_other_client or api != "OffsetCommit":
+            return
+        names, held = {id_: name for name, id_ in self.kafka.ids.items()}, self.kafka.group(GROUP).offsets
+        for topic in request.topics:
+            name = names.get(topic.topic_id, "") if request.version >= 10 else topic.name
+            for part in topic.partitions if name in self.kafka.logs else ():
+                tp, log = (name, part.partition_index), self.kafka.logs[name][part.partition_index]
+                part.committed_offset = log.after_last_record(part.committed_offset, held.get(tp, (LAST, ""))[0])
+                part.committed_metadata = ""
 
     def _pause(self) -> None:
         if query := self._query(alive=True):
@@ -569,6 +622,26 @@ class Scenario:
         self.truth.outage(seconds, f"broker {broker.node} hangs for {seconds:.1f} s")
         broker.hung_until = self.run.now + seconds
         self.run.after(seconds, lambda: self._returns(broker))
+
+    def _address_is_taken_over(self) -> None:
+        """A broker is down, and one of another cluster gets its address: a reused IP, or a stale name."""
+        broker, seconds = self._broker(), self.chance.number("outage", 2.0, 0.5, 12.0)
+        if broker.up and broker.hung_until <= self.run.now:
+            self.truth.outage(seconds, f"another cluster has the address of broker {broker.node} for {seconds:.1f} s")
+            broker.stop()
+            self._taken_over(broker)
+            stranger = network.Broker(broker.node, broker.handle, broker.faults)
+            stranger.cluster_id = "another"
+            self.net.know_cluster |= {
+                each.life.process.name for each in self.queries if each.life and each.checkpoint.offsets
+            }
+            stranger.start()
+            self.run.after(seconds, lambda: self._leaves_address(stranger, broker))
+
+    def _leaves_address(self, stranger: Any, broker: Any) -> None:
+        stranger.stop()
+        if self.net.brokers[broker.port] is stranger:
+            self._returns(broker)
 
     def _returns(self, broker: Any) -> None:
         self.kafka.fenced.discard(broker.node)
@@ -623,6 +696,23 @@ class Scenario:
         if former != broker.node and self.chance.flag("former coordinator is unaware", 0.3):
             self._stay_unaware(former)
 
+    def _coordinator_moves_in_order(self) -> None:
+        """As in a rolling restart, which waits until all is well: the former coordinator knows that it is none, and the
+        next one answers while it loads."""
+        brokers: dict[int, Any] = self.kafka.brokers
+        answers = all(each.up and each.hung_until <= self.run.now for each in brokers.values())
+        if answers and not self.kafka._frozen and not self.net.former and not self.truth.recent_faults:
+            broker, loading = self._broker(), self.chance.number("short load", 0.2, 0.0, 2.0)
+            what = f"broker {broker.node} coordinates the group in order, after {loading:.1f} s"
+            self.truth.coordinator_moves(loading, what)
+            self.kafka.move_coordinator(broker.node, loading)
+
+    def _moves_before_a_stop(self) -> None:
+        """Brokers and queries are restarted at the same time."""
+        self._coordinator_moves_in_order()
+        substitution.sleep(self.chance.number("until the stop", 0.2, 0.0, 1.0))
+        self._stop()
+
     def _stay_unaware(self, former: int) -> None:
         """A former coordinator goes on answering for a while, with the offsets that it knows."""
         seconds = self.chance.number("unaware", 3.0, 1.0, 12.0)
@@ -653,7 +743,7 @@ class Scenario:
     def _stale_metadata(self) -> None:
         broker, seconds = self._broker(), self.chance.number("stale", 2.0, 0.5, 12.0)
         if broker.node not in self.kafka._frozen:
-            self.truth.outage(seconds, f"broker {broker.node} learns nothing for {seconds:.1f} s")
+            self.truth.outage(seconds, f"broker {broker.node} learns nothing for {seconds:.1f} s", answers=True)
             self.kafka.freeze_metadata(broker.node)
             self.run.after(seconds, lambda: self._thaw(broker.node))
 
@@ -673,6 +763,11 @@ class Scenario:
 
     def _heal(self) -> None:
         self.story.told("everything heals")
+        brokers: dict[int, Any] = self.kafka.brokers
+        for broker in brokers.values():
+            if self.net.brokers[broker.port] is not broker:  # the other cluster leaves the address
+                self.net.brokers[broker.port].stop()
+                broker.start()
         self.net.heal()
         self.kafka.fenced.clear()
         for node in list(self.kafka._frozen):
@@ -681,7 +776,17 @@ class Scenario:
             self._lose_broker()
         for query in self.queries:
             query.max_batch_seconds = 0.1
+        if any(query.is_other_client for query in self.queries):
+            self._last_runs()
         self._restart_all()
+
+    def _last_runs(self) -> None:
+        """AvailableNow runs beside a client of another kind, and nothing follows their targets any more."""
+        for log in (log for logs in self.kafka.logs.values() for log in logs.values()):
+            self._end_transaction(log)
+        for query in self.queries:
+            if not query.is_other_client and not query.alive:
+                self._begin(query)
 
     def _lose_broker(self) -> None:
         gone, *others = sorted(self.kafka.brokers, key=lambda _: self.chance.number("which is gone", 0.0, 0.0, 1.0))

@@ -17,6 +17,7 @@ from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application, TaskPartition
 from tests.simulation.aims import COMPLETES, HAS_PLANNED, PLANS, READS, REPORTS, STARTS, STOPS
+from tests.simulation.network import Connection
 from tests.simulation.scheduler import Event, Process, Scheduler, Thread
 from tests.simulation.truth import Truth
 
@@ -124,6 +125,8 @@ class Query:
         self.killed_at = self.plan_began = -1e9
         self.max_batch_seconds = 0.5
         self.alone = self.shares_session = False
+        self.is_other_client = False
+        """Whether its member stands for a client of another kind: see ``Scenario``."""
         self.wraps = False
         """Whether Spark 4.1 wraps the source for AvailableNow. Its operator changes that when the source refuses it."""
         self.checkpoint = Checkpoint()
@@ -190,6 +193,8 @@ class Life:
         self.ready = False
         """Whether it has its starting offsets: then it joins."""
         self.of_process[self.process.name] = self
+        if query.checkpoint.offsets:
+            Connection.network.know_cluster.add(self.process.name)
         query.truth.started(query, available_now)
         self.thread = Thread(target=self._run, name=self.process.name, process=self.process)
         self.thread.start()
@@ -294,7 +299,7 @@ class Life:
 
     def _initial(self) -> Offset:
         initial: Offset = json.loads(json.dumps(self._call("initialOffset", self.reader.initialOffset)))
-        self.query.pinned = True
+        self.query.truth.pinned(self.query)
         return initial
 
     def _run_batch(self, batch: int, *, replayed: bool) -> None:

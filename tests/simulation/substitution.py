@@ -170,10 +170,9 @@ def substituted(*tests: str) -> Iterator[None]:
     put(DataContainer, "__init__", set_fields)
     for name in ("log_to_stderr", "leave_on_sigterm", "ignore_further_signals"):
         put(stream, name, lambda: None)
-    if not tests:  # simulated logs have no bytes, and a record at each offset
-        put(
-            modules["spark_group_source.fetch.visible"], "with_records", lambda ranges, *_, **__: {r.tp for r in ranges}
-        )
+    if not tests:  # simulated logs have no bytes
+        visible = modules["spark_group_source.fetch.visible"]
+        put(visible, "with_records", lambda ranges, *_, **__: network.Connection.network.with_records(ranges))
     modules["spark_group_source.wire.reachability"].SERVERS.clear()
     loaded = set(modules)
     try:

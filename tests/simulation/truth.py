@@ -27,8 +27,9 @@ from tests.fake import FakeKafka
 from tests.fake.classic_group import COMPLETING, PREPARING
 from tests.fake.consumer_group import FakeConsumerMember
 from tests.fake.log import FakeLog
-from tests.simulation.network import KEEPALIVE, LATE_REQUEST, LATEST, MAX_LATENCY, REFUSED
+from tests.simulation.network import KEEPALIVE, LATE_REQUEST, LATEST, MAX_LATENCY, REFUSED, Broken
 from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.substitution import START_OF_TIME
 
 if TYPE_CHECKING:
     from tests.simulation.spark import Query
@@ -64,10 +65,6 @@ Key = tuple[str, str, int]
 
 _text = lru_cache(str)
 """The text of an id, which is needed more often than there are ids."""
-
-
-class Broken(AssertionError):
-    """A sentence of the contract is broken."""
 
 
 @dataclass
@@ -159,7 +156,9 @@ class Truth:
         """Between these offsets a move looks like the commit of a client that read what a query replayed, or what it
         read when the group removed its member."""
         self.ends_at_birth: dict[str, dict[tuple[str, int], int]] = {}
-        """By the ids of topics and partition numbers."""
+        """By the ids of topics and partition numbers: no query starts before these at its latest offsets."""
+        self.latest_at_birth: dict[str, dict[tuple[str, int], int]] = {}
+        """The ends when a query had its starting offsets: none starts after these, either."""
         self.planned_ranges: dict[tuple[str, str], list[OffsetRange]] = {}
         self.targets: dict[str, dict[tuple[str, int], int]] = {}
         self.latest_targets: dict[str, dict[tuple[str, int], int]] = {}
@@ -203,7 +202,10 @@ class Truth:
         """How much of a partition was done and committed, and for how many seconds there was no reason why not more."""
         self._removals = 0
         self._clients: dict[str, str] = {}
-        self.outage_ends = -QUIET
+        self.outage_ends = self.no_answer_until = -QUIET
+        """When everything works again, and when every broker answers again."""
+        self.sure_of_birth: set[str] = set()
+        """Queries that knew what existed when they started: a broker that knew it answered."""
         self.data_may_be_lost = False
         self.moved_at = self.expelled_at = self.hesitates_until = -QUIET
         self.recreated_at = -QUIET
@@ -229,16 +231,28 @@ class Truth:
             self.outage_ends = max(self.outage_ends, self.run.now)  # the group may go on without the member
         self.told(what)
 
-    def outage(self, seconds: float, what: str) -> None:
-        """Something does not work for some seconds."""
-        self.outage_ends = max(self.outage_ends, self.run.now + seconds)
+    def coordinator_moves(self, seconds: float, what: str) -> None:
+        """The coordinator hands the group over in order: for so many seconds it answers with errors, as one fault."""
+        self.coordinated_since = self.run.now + seconds
+        self.faults.append((self.coordinated_since, what))
+        self.failed_twice |= self.queries.keys()  # of those that may fail, a query sends several in that time
         self.told(what)
+
+    def outage(self, seconds: float, what: str, *, answers: bool = False) -> None:
+        """Something does not work for some seconds. Whether every broker ``answers`` nevertheless."""
+        self.outage_ends = max(self.outage_ends, self.run.now + seconds)
+        self.no_answer_until = self.no_answer_until if answers else self.outage_ends
+        self.told(what)
+
+    @property
+    def recent_faults(self) -> int:
+        """How many faults have happened in :data:`WINDOW`, counted up to two."""
+        return sum(self.run.now - at <= WINDOW for at, _ in self.faults[-2:])
 
     @property
     def calm(self) -> bool:
         """Whether nothing but a single fault in :data:`WINDOW` has happened, which every retry must make up for."""
-        recent = sum(self.run.now - at <= WINDOW for at, _ in self.faults[-2:])
-        return recent < 2 and self.run.now - max(self.outage_ends, self.recreated_at) > QUIET
+        return self.recent_faults < 2 and self.run.now - max(self.outage_ends, self.recreated_at) > QUIET
 
     def key(self, group: str, topic: str, partition: int) -> Key:
         return group, _text(self.kafka.ids.get(topic, "")), partition
@@ -332,6 +346,16 @@ class Truth:
         """From which offset on unclean elections have ever removed records."""
         return self.cuts.get(key[1:], (0.0, LAST, LAST))[1]
 
+    def _end_before(self, tp: tuple[str, int], timestamp: int) -> int:
+        """The end of a log at this time, in milliseconds."""
+        log = self.kafka.logs[tp[0]][tp[1]]
+        return next((first for first, at in log.times if at >= timestamp), log.end)
+
+    def _log(self, key: Key) -> FakeLog:
+        """The log of a partition, empty if it is gone."""
+        name = self._names.get(UUID(key[1]), "")
+        return self.kafka.logs.get(name, {}).get(key[2]) or FakeLog(None)
+
     def _of_all_groups(self, topic: str, partition: int) -> list[Partition]:
         now = _text(self.kafka.ids[topic]), partition
         return [at for (_, *key), at in self.partitions.items() if tuple(key) == now]
@@ -361,13 +385,18 @@ class Truth:
         life = f"{query.name}.{query.lives}"
         self.client_query[life] = query
         ends = {(_text(self.kafka.ids[topic]), number): end for (topic, number), end in self.ends().items()}
+        # Where a leader does not answer, the time tells, and a clock that is behind tells of an earlier end.
+        since = round(1000 * (START_OF_TIME + self.run.now - query.skew))
+        by_time = {self.key("", *tp)[1:]: self._end_before(tp, since) for tp in self.ends()}
         self.began[query.name] = self.run.now
         if not query.checkpoint.offsets:
             query.pinned = False
             for at in self.partitions.values():
                 at.decided.pop(query.name, None)
             before = self.ends_at_birth.get(query.name, {})  # of a life that came to nothing, but for a late commit
-            self.ends_at_birth[query.name] = {key: min(end, before.get(key, end)) for key, end in ends.items()}
+            self.ends_at_birth[query.name] = {
+                key: min(end, by_time[key], before.get(key, end)) for key, end in ends.items()
+            }
         logged = self._logged(query)
         if "resetOffsetsOnStart" in query.options and (logged.resets or not logged.ranges):
             group = query.options["kafka.group.id"]
@@ -399,6 +428,17 @@ class Truth:
         self.aware_at.pop(query.name, None)
         self.given_up = {lost: where for lost, where in self.given_up.items() if lost[0] != query.name}
         self.told(f"{life} starts{' an AvailableNow run' if available_now else ''}")
+
+    def pinned(self, query: Query) -> None:
+        """A query knows its starting offsets: those that it does not decide later by what has been so now."""
+        if not query.pinned:
+            query.pinned = True
+            self.latest_at_birth[query.name] = {
+                self.key("", *tp)[1:]: at for tp, at in self.ends(open_too=True).items()
+            }
+            began = self.began[query.name]
+            quiet = self.no_answer_until < began and all(at < began for at, _ in self.faults[-1:])
+            (self.sure_of_birth.add if quiet and self._informed() else self.sure_of_birth.discard)(query.name)
 
     def _logged(self, query: Query) -> BatchOffset:
         return BatchOffset.from_json(query.checkpoint.last) if query.checkpoint.offsets else BatchOffset()
@@ -563,7 +603,10 @@ class Truth:
         first = self.ends_at_birth[query.name].get(key[1:])
         latest = query.options["startingOffsets"] == "latest" and start <= at.decided.get(query.name, start)
         if latest and first is not None and first <= start:
-            at.done |= set(range(start if start <= log.end else min(start, at.kept_by_cut)))
+            last = self.latest_at_birth.get(query.name, {}).get(key[1:], LAST)
+            at.done |= set(range(min(start, last) if start <= log.end else min(start, last, at.kept_by_cut)))
+        elif latest and first is not None and query.name in self.sure_of_birth and max(at.moved_at, at.cut_at) < 0:
+            raise Broken(f"I6: {query.name} starts {topic}-{key[2]} at {start}, and its latest offset was {first}")
         elif start <= log.start:
             at.done |= set(range(start))
 
@@ -605,7 +648,8 @@ class Truth:
         """I3: nothing is read twice without a reason."""
         at = self.at(key)
         self._excuse(query, key)
-        again = [each for each in range(read.start, read.end) if each in at.read and each not in at.repeatable]
+        records = set(range(read.start, read.end)) - self._log(key).markers
+        again = sorted(each for each in records if each in at.read and each not in at.repeatable)
         if again:
             raise Broken(f"I3: {query.name} reads {read} and {_span(again)} of it twice for no reason")
 
@@ -717,10 +761,7 @@ class Truth:
     def left(self, query: Query, began: float) -> None:
         """A query has ended in order, which took from ``began`` until now."""
         group = query.options["kafka.group.id"]
-        # A commit is sent again when the query ends; a lookup is not, before its retry is due.
-        suffered = sum(
-            when >= began - (SOON / 3 if "OffsetCommit" in what else SOON / 2) for when, what in self.faults[-2:]
-        )
+        suffered = sum(when >= began - SOON / 2 for when, _ in self.faults[-2:])  # what suffers once is sent again
         life = query.life
         if any(query.client in each.client_id for each in self.kafka.group(group).members.values()):
             query.killed_at = self.run.now  # its member stays, as that of a killed one
@@ -744,7 +785,7 @@ class Truth:
             now = self._exists(key) and not self.rebalancing(group)  # or the coordinator may refuse the commit
             now &= life.process.held_until < began - SOON / 2  # or a lookup that it delayed is tried again later
             now &= self.overdue.get(query.name, -1.0) < self.open[query.name].planned_at  # or it is given up
-            if pending and owned and now and not suffered and told and not self.open[query.name].lost:
+            if pending and owned and now and suffered < 2 and told and not self.open[query.name].lost:
                 raise Broken(f"I2: {query.name} has ended without a commit of {_span(sorted(pending))} of {key[2]}")
 
     def _check_late_commits(self, query: Query, group: str, began: float) -> None:
@@ -810,18 +851,21 @@ class Truth:
         group = query.options["kafka.group.id"]
         if self.run.now - self.moved_at < SOON:
             return  # the run may have ended before
+        # With members that remain, it may be that this one never got a partition.
+        unassigned = query.name not in self.first_assigned and not self.members(group)
         for topic, number in self.ends():
             key, log = self.key(group, topic, number), self.kafka.logs[topic][number]
             calm = self.calm and not self.rebalancing(group) and self.expelled_at < self.began[query.name]
-            known = self.at(key).owned_since < self.run.now - SOON / 4
-            if calm and known and self._is_to_reset(query, key) and self._owns(query, key):
+            known = self.at(key).owned_since < self.run.now - SOON / 24
+            to_reset = known and self._is_to_reset(query, key) and self._owns(query, key)
+            if calm and (to_reset or (unassigned and key in self.resets.get(query.name, ()))):
                 raise Broken(f"I10: the run of {query.name} ends, and {topic}-{number} is not reset")
             end = self.targets[query.name].get(key[1:])
             if end is None or not self.subscribed(query, topic, number):
                 continue
             at = self.at(key)
             self._ignore_reset(query, at)
-            missing = _missing(at.done, log.start, min(end, log.end))
+            missing = _missing(at.done | log.markers, log.start, min(end, log.end))
             if at.cut_at >= 0 and (at.committed or 0) >= end:
                 continue  # the group's commit is beyond the target, although its records are not those
             if missing and (at.started or query.options["startingOffsets"] == "earliest"):
@@ -934,7 +978,7 @@ class Truth:
             self._may_be_ignored(key, offset)
         for pending in self.uncommitted.values():
             if key in pending:
-                pending[key] = {each for each in pending[key] if each >= offset}
+                pending[key] = {each for each in pending[key] if each >= offset} - self._log(key).markers
 
     def _note_owned(self, group: str, member: str) -> None:
         """I5: a partition is not handed over without a commit. A member has been told what it owns."""
@@ -1056,7 +1100,7 @@ class Truth:
         for topic, number in self.ends():
             end = self.latest_targets[query.name].get(self.key(group, topic, number)[1:], 0)
             log = self.kafka.logs[topic][number]
-            if offsets.get((topic, number), (log.start, ""))[0] < min(end, log.end):
+            if offsets.get((topic, number), (log.start, ""))[0] < log.after_last_record(min(end, log.end)):
                 return False
         return True
 
@@ -1179,7 +1223,8 @@ class Truth:
                 if missing and topic not in self.outdated:
                     return f"{_span(missing)} of {topic}-{number} are not read"
                 held = self.kafka.group(group).offsets.get((topic, number))
-                if (held is None or held[0] != end) and not at.beyond_repair:
+                stands = held is not None and log.after_last_record(end) <= held[0] <= end
+                if not stands and not at.beyond_repair:
                     return f"the committed offset of {topic}-{number} is {held and held[0]}, and its end {end}"
         return ""
 
