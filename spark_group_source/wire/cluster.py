@@ -219,6 +219,8 @@ class Connections:
             failure = error if broker_id is None else _with_hint(error)
             self._reconnect_backoff.record_failure(address, failure)
             SERVERS.record_failure(address)
+            if failure is error:
+                raise
             raise failure from error
         self._reconnect_backoff.record_success(address)
         SERVERS.record_success(address)

@@ -52,6 +52,18 @@ def test_a_connection_knows_the_versions_that_its_broker_supports(fake: FakeKafk
     assert not cluster.supports(1, 12345, 0, "offsets")
 
 
+def test_no_cause_of_an_unreachable_bootstrap_server_is_its_own_cause() -> None:
+    options = WireOptions(bootstrap_servers=(("127.0.0.1", 1),))
+    with closing(Cluster(options)) as cluster, pytest.raises(BrokerUnavailable) as raised:
+        cluster.topics({"topic"}, after(0.5))
+    causes: list[BaseException] = []
+    cause: BaseException | None = raised.value
+    while cause is not None:
+        assert cause not in causes
+        causes.append(cause)
+        cause = cause.__cause__
+
+
 def test_topics_without_requests_are_not_kept(
     fake: FakeKafka, cluster: Cluster, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
