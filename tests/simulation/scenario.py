@@ -11,6 +11,7 @@ from typing import Any
 
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from tests.fake import FakeKafka
+from tests.fake.handlers import DESCRIBE, READ
 from tests.fake.log import FakeLog
 from tests.simulation import aims, network, spark, substitution
 from tests.simulation.chance import Chance
@@ -285,7 +286,8 @@ class Scenario:
             aims.ROLLING: (*orderly, self._moves_before_a_stop, self._moves_before_a_stop, self._elect),
             aims.COORDINATORS: (*orderly, self._address_is_taken_over),
             aims.LOGS: (self._address_is_taken_over,),
-            "": (*orderly, self._address_is_taken_over),
+            aims.COMMITS: (self._permission_is_missing,),
+            "": (*orderly, self._address_is_taken_over, self._permission_is_missing),
         }
         return self._lives + by_theme.get(self.theme, tuple(every.values())) + later.get(self.theme, ())
 
@@ -623,6 +625,14 @@ class Scenario:
         broker.hung_until = self.run.now + seconds
         self.run.after(seconds, lambda: self._returns(broker))
 
+    def _permission_is_missing(self) -> None:
+        """Access rules are replaced, and lack for a while what they allowed before."""
+        topic, seconds = self._partition().topic, self.chance.number("missing", 2.0, 0.5, 12.0)
+        if topic not in self.kafka.denied:
+            self.truth.denied(seconds, f"nobody may read {topic} for {seconds:.1f} s")
+            self.kafka.denied[topic] = self.chance.pick("denied", READ, (DESCRIBE,), 0.4)
+            self.run.after(seconds, lambda: self.kafka.denied.pop(topic, None))
+
     def _address_is_taken_over(self) -> None:
         """A broker is down, and one of another cluster gets its address: a reused IP, or a stale name."""
         broker, seconds = self._broker(), self.chance.number("outage", 2.0, 0.5, 12.0)
@@ -763,6 +773,7 @@ class Scenario:
 
     def _heal(self) -> None:
         self.story.told("everything heals")
+        self.kafka.denied.clear()
         brokers: dict[int, Any] = self.kafka.brokers
         for broker in brokers.values():
             if self.net.brokers[broker.port] is not broker:  # the other cluster leaves the address

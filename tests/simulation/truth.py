@@ -204,6 +204,8 @@ class Truth:
         self._clients: dict[str, str] = {}
         self.outage_ends = self.no_answer_until = -QUIET
         """When everything works again, and when every broker answers again."""
+        self.denied_at = -QUIET
+        """When a permission was last taken."""
         self.sure_of_birth: set[str] = set()
         """Queries that knew what existed when they started: a broker that knew it answered."""
         self.data_may_be_lost = False
@@ -243,6 +245,11 @@ class Truth:
         self.outage_ends = max(self.outage_ends, self.run.now + seconds)
         self.no_answer_until = self.no_answer_until if answers else self.outage_ends
         self.told(what)
+
+    def denied(self, seconds: float, what: str) -> None:
+        """A permission is missing for some seconds."""
+        self.denied_at = self.run.now
+        self.outage(seconds, what, answers=True)
 
     @property
     def recent_faults(self) -> int:
@@ -815,11 +822,19 @@ class Truth:
         """A query ended because no broker answered, or its topic does not exist: only at its start, and if it is so."""
         self.told(f"{query.name} ends: {error}")
         gone, began = self._gone(query), self.began[query.name]
+        if self._never_permitted(query, error):
+            return
         early = isinstance(error, TopicError) and self.run.now - began < SOON and self.recreated_at < began
         early &= self.outage_ends < began and self._informed()
         run = query.life is not None and query.life.available_now  # needs every leader when it begins
         if ((self.calm or early) and not gone) or (life in self.joined and (self.calm or not run)):
             raise Broken(f"I7: {query.name} ends by an error that heals: {error}")
+
+    def _never_permitted(self, query: Query, error: Exception) -> bool:
+        """Whether a permission is missing that this process may never have had: then the first rejection is final."""
+        commits = (at.commits.get(query.name, -1.0) for at in self.partitions.values())
+        worked = any(at >= self.began[query.name] for at in commits)
+        return "TOPIC_AUTHORIZATION_FAILED" in f"{error}" and not worked
 
     def _informed(self) -> bool:
         """Whether a broker answers that knows all topics and partitions, and others know of it."""
@@ -829,7 +844,8 @@ class Truth:
 
     def rejected(self, query: Query, error: Exception) -> None:
         """The group rejects a member for good: a static one, if a new coordinator knows only the former one."""
-        if "FENCED_INSTANCE_ID" not in f"{error}" or self.coordinated_since < self.began[query.name]:
+        fenced = "FENCED_INSTANCE_ID" in f"{error}" and self.coordinated_since >= self.began[query.name]
+        if not fenced and not self._never_permitted(query, error):
             raise error
         self.told(f"{query.name} ends: {error}")
 
