@@ -698,7 +698,10 @@ class Truth:
             at.ignorable = {name: ignored - offsets for name, ignored in at.ignorable.items()}
             at.read |= offsets
             at.repeatable |= offsets if late else set()
-            if late and not self._owns(query, key):
+            given_up_late = late and not self._owns(query, key)
+            if (
+                given_up_late or not open_.told
+            ):  # the query learns of it when it plans again, perhaps without the partition
                 self.given_up.setdefault((query.name, key), (read.start, read.end))
             end = LAST
             if read.topic in self.kafka.logs and self._cut_unseen(at, read.topic, read.partition, read.epoch):
