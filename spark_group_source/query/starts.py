@@ -53,7 +53,15 @@ from spark_group_source.options.offsets import (
 )
 from spark_group_source.options.settings import SourceOptions, stream_start
 from spark_group_source.query.latest_at_start import LatestAtStart
-from spark_group_source.query.offset_tracker import OffsetTracker, Owned, PinnedStarts, Start, StartRule, resume_at
+from spark_group_source.query.offset_tracker import (
+    LoggedOffsets,
+    OffsetTracker,
+    Owned,
+    PinnedStarts,
+    Start,
+    StartRule,
+    resume_at,
+)
 from spark_group_source.query.start_specs import resolve_spec
 from spark_group_source.query.unresolved_starts import UnresolvedStarts
 from spark_group_source.text import names, some
@@ -285,12 +293,7 @@ class StartOffsetResolver:
         self._warn_of_another_group(commits, logged.ranges)
         self._warn_of_wrong_clock([*commits.values(), *logged.ranges.values()])
         warn_if_read_by_others(dict(self._replayed), commits, self._group_id)
-        starts: Starts = {}
-        for tp in partitions - resets:
-            replayed, given_up = self._replayed.get(tp), logged.given_up.get(tp)
-            start = resume_at(commits.get(tp), logged.ranges.get(tp), replayed=replayed, given_up=given_up)
-            if start is not None:
-                starts[tp] = start
+        starts = self._resumed(partitions - resets, commits, logged)
         without_start = partitions - starts.keys()
         starts |= self._starting_offsets(without_start - logged.recreated, logged.pinned, clients, deadline)
         starts |= {tp: starts[tp]._replace(rule=StartRule.RESET, lineage=None) for tp in resets & starts.keys()}
@@ -302,6 +305,16 @@ class StartOffsetResolver:
         for tp in recorded:
             self._replayed.pop(tp, None)  # one by one: the other thread may be recording other partitions
         log_starts(self._group_id, recorded)
+
+    def _resumed(self, partitions: Partitions, commits: Commits, logged: LoggedOffsets) -> Starts:
+        """The starts of those partitions that the group has committed or this query has logged."""
+        starts: Starts = {}
+        for tp in partitions:
+            replayed, given_up = self._replayed.get(tp), logged.given_up.get(tp)
+            start = resume_at(commits.get(tp), logged.ranges.get(tp), replayed=replayed, given_up=given_up)
+            if start is not None:
+                starts[tp] = start
+        return starts
 
     def _moved_by_callback(self, starts: Starts, logged: Mapping[TopicPartition, OffsetRange]) -> Starts:
         """The starts after the user's callback: if it goes back, a new lineage begins."""
