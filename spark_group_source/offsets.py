@@ -10,6 +10,7 @@ has no way for a Python source to report metrics, so the counters of the members
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -122,6 +123,8 @@ class BatchOffset:
     ``ranges`` has one range per partition. If the batch does not read a partition, because it has no new records or
     another member owns it, then ``start == end``: the end that this query logged last.
     ``group`` is the id of the group that read the ranges, ``cluster`` that of the cluster; empty if unknown.
+    ``checkpoint`` is the id of the checkpoint, which marks its commits (``query/restored_checkpoint.py``); empty until
+    a batch with an id is logged.
 
     ``pinned_starts`` are partitions that existed at the query's first start and that the query has not owned since.
     Without a committed offset they start at the pinned one, unless their topic was recreated. ``resets`` are those that
@@ -137,6 +140,7 @@ class BatchOffset:
     resets: Partitions = frozenset()
     repeated: bool = False
     cluster: str = ""
+    checkpoint: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -176,8 +180,8 @@ class BatchOffset:
         "version": 3}``, and if there are any ``"resets": {name: [0]}`` and ``"starts": {name: {"id": id, "partitions":
         {"0": [offset, epoch] or null}}}``, before ``{name: {"0": offset or null}}``. A start with a time ``since`` is
         ``[null, epoch, since, leaderless]``. A partition that nobody has moved has no lineage, and then no epoch either
-        if that is unknown. ``"repeated": true`` is left out if it is false, ``"cluster": id`` if it is unknown.
-        Releases of this version that know no cluster ignore it.
+        if that is unknown. ``"repeated": true`` is left out if it is false, ``"cluster": id`` and
+        ``"checkpoint": id`` if they are unknown. Releases of this version that know neither of the two ignore them.
         """
         topics: dict[str, Any] = {}
         for read in sorted(self.ranges.values()):
@@ -188,6 +192,8 @@ class BatchOffset:
         logged: dict[str, Any] = {"group": self.group, "topics": topics, "version": VERSION}
         if self.cluster:
             logged["cluster"] = self.cluster
+        if self.checkpoint:
+            logged["checkpoint"] = self.checkpoint
         if self.repeated:
             logged["repeated"] = True
         if self.resets:
@@ -238,7 +244,13 @@ class BatchOffset:
             resets=frozenset(resets),
             repeated=logged.get("repeated", False) is True,
             cluster=str(logged.get("cluster", "")),
+            checkpoint=str(logged.get("checkpoint", "")),
         )
+
+
+def new_checkpoint_id() -> str:
+    """A random id for a checkpoint: 16 hexadecimal digits."""
+    return uuid.uuid4().hex[:16]
 
 
 def parse_progress_offset(offset: object) -> object:

@@ -62,7 +62,8 @@ def commit_metadata(fields: Mapping[str, object], tag: str = COMMIT_TAG) -> str:
     """The metadata of a commit: the tag, then ``fields`` as JSON.
 
     The field ``start`` is the digest of JSON in ``startingOffsets``: the group started at these offsets. ``lineage`` is
-    the lineage of the offset, if it has one.
+    the lineage of the offset, if it has one. ``checkpoint`` is the id of the checkpoint that has logged the offset as
+    the end of a batch.
     """
     cut = {name: value[:METADATA_TEXT] if isinstance(value, str) else value for name, value in fields.items()}
     return f"{tag} {json.dumps(cut)}" if cut else tag
@@ -91,6 +92,12 @@ class CommittedOffset:
         """The lineage to which it belongs."""
         lineage = self._fields.get("lineage", NO_LINEAGE)
         return lineage if isinstance(lineage, int) else NO_LINEAGE
+
+    @property
+    def checkpoint(self) -> str:
+        """The id of the checkpoint that has logged the offset as the end of a batch; empty if none is known to."""
+        checkpoint = self._fields.get("checkpoint", "")
+        return checkpoint if isinstance(checkpoint, str) else ""
 
     def started_at(self, digest: str) -> bool:
         """Whether the query that wrote it has the ``startingOffsets`` with this digest."""

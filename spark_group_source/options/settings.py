@@ -48,6 +48,7 @@ class SourceOptions:
     min_batch_interval: float | None = None
     reset_offsets_on_start: bool = False
     starting_offsets_callback: str | None = None
+    restored_checkpoint: str = "skip"
     commit_timeout: float = 5.0
     commit_retries: int = 5
     commit_retry_interval: float = 1.0

@@ -251,6 +251,13 @@ def warn_or_fail(text: str) -> str:
     return text.strip().lower()
 
 
+def skip_repeat_or_fail(text: str) -> str:
+    """``skip``, ``repeat`` or ``fail``."""
+    if text.strip().lower() not in ("skip", "repeat", "fail"):
+        raise ValueError("skip, repeat or fail")
+    return text.strip().lower()
+
+
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 

@@ -32,7 +32,7 @@ class MetadataSize(Enum):
     """How much metadata the commits of a query have, for brokers that reject the size before. The value is what the log
     says if they reject this one too."""
 
-    ALL = "commitMetadata is too long"
+    ALL = "commitMetadata, or the checkpoint's id, is too long"
     LINEAGE = "the metadata is too long"
     TAG = "even the tag is too long"
     NOTHING = "no metadata is too long"
@@ -253,11 +253,12 @@ class Committer:
     def _metadata(self, owned: OwnedPartition, fields: Mapping[str, Any]) -> str:
         tag = RESET_TAG if owned.reset else COMMIT_TAG
         lineage = {} if owned.lineage == NO_LINEAGE else {"lineage": owned.lineage}
+        checkpoint = {"checkpoint": owned.checkpoint} if owned.checkpoint else {}
         # A tag without its lineage would stand for the first one: without both, the next owner begins a new lineage.
         short = "" if lineage else tag
         match self._metadata_size:
             case MetadataSize.ALL:
-                return commit_metadata({**lineage, **fields}, tag)
+                return commit_metadata({**lineage, **checkpoint, **fields}, tag)
             case MetadataSize.LINEAGE:
                 return commit_metadata(lineage, tag)
             case MetadataSize.TAG:

@@ -34,10 +34,11 @@ A comment that begins with a number names the sentence of the contract (``DESIGN
 
 **Lineages.** The commits of one partition form a lineage: each continues where the one before ended, whichever member
 wrote it. A new lineage begins where the partition is moved: by a commit without our tag, which its next owner finds, by
-``resetOffsetsOnStart``, by a ``startingOffsetsCallback`` that goes back, by the loss of records or of their topic. Its
-id is the time at which it began, in milliseconds since 1970, and greater than all ids that its owner knows;
-``NO_LINEAGE`` is older than all. The tag of a commit carries it, and so does each range in the checkpoint. Every
-later owner can tell whether the group's committed offset is older or newer than what it logged itself.
+``resetOffsetsOnStart``, by a ``startingOffsetsCallback`` that goes back, by ``restoredCheckpoint=repeat``, by the loss
+of records or of their topic. Its id is the time at which it began, in milliseconds since 1970, and greater than all ids
+that its owner knows; ``NO_LINEAGE`` is older than all. The tag of a commit carries it, and so does each range in the
+checkpoint. Every later owner can tell whether the group's committed offset is older or newer than what it logged
+itself.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class StartRule(Enum):
     ADDED = "the earliest offset of an added partition"
     RECREATED = "the earliest offset of a recreated topic"
     CALLBACK = "startingOffsetsCallback"
+    REPEATED = "the end in the checkpoint, by restoredCheckpoint"
 
 
 class Start(NamedTuple):
@@ -177,6 +179,7 @@ class LoggedOffsets(NamedTuple):
         replaced: commits that were there when it began the lineage of the range, while none of its own has arrived.
         recreated: partitions of topics that were recreated since it logged or pinned them. The group's commits are in
             the new ones: Kafka deletes those of a deleted topic.
+        checkpoint: the id of the checkpoint; empty if no logged batch has one.
         pinned: the pinned starts of the others, as of the same moment: a batch that is logged takes them away.
     """
 
@@ -185,6 +188,7 @@ class LoggedOffsets(NamedTuple):
     replaced: Mapping[TopicPartition, CommittedOffset]
     recreated: Partitions
     pinned: PinnedStarts
+    checkpoint: str
 
 
 UNDECIDED = -1
@@ -214,6 +218,7 @@ class OwnedPartition:
         topic_id: the id of the topic in which the position is; empty if unknown.
         epoch: the leader epoch of the position.
         completed: the end of what Spark has completed, which may be committed.
+        checkpoint: the id of the checkpoint, if ``completed`` is the end of a batch in its log; else empty.
         committed: what the group has of this lineage; ``None`` if ``completed`` is to be committed in any case.
         rejections: how many times in a row the coordinator rejected a commit, because it does not know the partition.
         deleted: whether no broker knows it.
@@ -230,6 +235,7 @@ class OwnedPartition:
     topic_id: str = ""
     epoch: int = UNKNOWN_EPOCH
     completed: int = 0
+    checkpoint: str = ""
     committed: int | None = None
     rejections: int = 0
     deleted: bool = False
@@ -258,6 +264,13 @@ class OwnedPartition:
         """Whether the position is at or after the end of ``read``, in the same topic and lineage."""
         return may_be_same(self.topic_id, read.topic_id) and self.lineage == read.lineage and read.end <= self.position
 
+    def complete(self, end: int, checkpoint: str) -> None:
+        """Spark has completed and logged a batch up to ``end``."""
+        if end >= self.completed:  # 4: never backwards
+            # In this order: the committer reads the offset first, without the lock.
+            self.checkpoint = checkpoint
+            self.completed = end
+
     def unstarted(self, lookups: int) -> OwnedPartition:
         """The record of this partition with a start that is still to be found."""
         return OwnedPartition(self.since, self.assigned_id, lookups)
@@ -273,6 +286,7 @@ class OffsetTracker:
     ``_lock`` guards everything:
     - ``_owned``, the record of each partition that this query owns
     - ``_logged``, the range of each partition in the last batch that was planned with it, or in the checkpoint
+    - ``_in_log``, the offset of the last batch that Spark has logged for certain: the checkpoint's or a completed one
     - ``_in_flight``, the batch in flight, and ``_reading``, what it reads, from just before it is planned
     - ``_given_up``, the lineages and beginnings of the batches in which partitions were given up
     - ``_replaced``, by partition, the commit that was there when this query began a lineage, until it has committed
@@ -288,6 +302,7 @@ class OffsetTracker:
         self._lock = threading.Lock()
         self._owned: dict[TopicPartition, OwnedPartition] = {}
         self._logged: dict[TopicPartition, OffsetRange] = {}
+        self._in_log = BatchOffset()
         self._in_flight: BatchOffset | None = None
         self._reading: Partitions = frozenset()
         self._given_up: dict[TopicPartition, tuple[int, int]] = {}
@@ -302,6 +317,7 @@ class OffsetTracker:
         """Begins with the checkpoint's ranges and pinned starts. Caller: the query, before the member starts."""
         with self._lock:
             self._logged |= logged.ranges
+            self._in_log = logged
             self._lineage = max([self._lineage, *(read.lineage for read in logged.ranges.values())])
             self._pinned = pinned
 
@@ -390,7 +406,8 @@ class OffsetTracker:
                 tp: begin for tp, (at, begin) in self._given_up.items() if tp in read and read[tp].lineage == at
             }
             replaced = {tp: seen for tp, (at, seen) in self._replaced.items() if tp in read and read[tp].lineage == at}
-            return LoggedOffsets(read, given_up, replaced, partitions - known, self._pinned.without(partitions - known))
+            pinned = self._pinned.without(partitions - known)
+            return LoggedOffsets(read, given_up, replaced, partitions - known, pinned, self._in_log.checkpoint)
 
     def take_recreated(self) -> set[str]:
         """The topics that :meth:`logged` has found to be recreated since the last call. Caller: the query."""
@@ -447,6 +464,8 @@ class OffsetTracker:
         if start.rule is StartRule.LOGGED and (read := self._read_in_flight(tp)):
             # The checkpointed end offset is that of the batch in flight, of which nothing is completed.
             owned.completed = read.start
+        if self._is_in_log(tp, owned):
+            owned.checkpoint = self._in_log.checkpoint
         owned.reset = tp in self._pinned.resets or (tagged_reset and not outdated_tag)
         if committed is not None and not outdated_tag and _is_in_lineage(committed, start, lineage):
             owned.committed = committed.offset  # 5: without a commit it is pending at once
@@ -455,6 +474,13 @@ class OffsetTracker:
             self._replaced[tp] = lineage, committed
         elif committed is not None:  # another commit has followed it: the same one again is a decision of its own
             self._replaced.pop(tp, None)
+
+    def _is_in_log(self, tp: TopicPartition, owned: OwnedPartition) -> bool:
+        """Whether Spark has logged what may be committed of a partition as the end of a batch."""
+        read = self._in_log.ranges.get(tp)
+        if read is None or not may_be_same(read.topic_id, owned.topic_id):
+            return False
+        return (read.end, read.lineage) == (owned.completed, owned.lineage)
 
     def _logged_in(self, tp: TopicPartition, topic_id: str) -> OffsetRange | None:
         """The range that this query logged last for the partition, if that may be in the topic with this id."""
@@ -534,7 +560,8 @@ class OffsetTracker:
             for read in end.reads():
                 owned = self._owned.get(read.tp)
                 if owned is not None and owned.start and owned.continues(read):  # 4: as it was planned
-                    owned.completed = max(read.end, owned.completed)  # 4: never backwards
+                    owned.complete(read.end, end.checkpoint)
+            self._in_log = end
             self._in_flight, self._reading = None, frozenset()
             for tp, owned in self._owned.items():
                 if owned.reset and tp in self._logged:
@@ -693,7 +720,7 @@ class OffsetTracker:
                 was, now, offset, epoch = before[tp], self._owned[tp], offsets[tp], epochs[tp]
                 if now.start and (was.topic_id, was.position) == (now.topic_id, now.position):
                     moved = replace(now, position=offset, lineage=lineage, epoch=epoch, completed=offset)
-                    self._owned[tp] = replace(moved, committed=None, rejections=0, reset=False)
+                    self._owned[tp] = replace(moved, checkpoint="", committed=None, rejections=0, reset=False)
                     self._logged[tp] = OffsetRange(*tp, offset, offset, now.topic_id, epoch, lineage)
 
 

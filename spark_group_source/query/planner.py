@@ -14,7 +14,15 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.membership import NO_GENERATION, Membership
 from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition, may_be_same
+from spark_group_source.offsets import (
+    BatchOffset,
+    OffsetRange,
+    Offsets,
+    Partitions,
+    TopicPartition,
+    may_be_same,
+    new_checkpoint_id,
+)
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.data_loss import DataLossCheck, EpochCheck
@@ -22,6 +30,7 @@ from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.limits import ByteLimit, admit, total_backlog
 from spark_group_source.query.offset_tracker import UNDECIDED, Owned, OwnedPartition
 from spark_group_source.query.ownership import AssignedPartitions
+from spark_group_source.query.restored_checkpoint import REPEAT
 from spark_group_source.query.topics import TopicIds
 
 MAX_TRIES = 3
@@ -147,9 +156,7 @@ class BatchPlanner:
 
     def _awaits_first_assignment(self, target: AvailableNowTarget) -> bool:
         """Whether partitions are still to be assigned that the options may move back, wherever the group stands."""
-        resets = self._tracker.pinned_starts().reset_first_assignment
-        may_move_back = resets or self._options.starting_offsets_callback is not None
-        if self._tracker.was_assigned or not may_move_back:
+        if self._tracker.was_assigned or not self._start_may_move_back():
             return False
         # In a stable group others own all partitions, and this member may never get one.
         has_joined = self._member.snapshot().generation != NO_GENERATION
@@ -174,6 +181,12 @@ class BatchPlanner:
         self._assigned_partitions.permissions.readable(partitions, self._clients.cluster)
         left_out = self._assigned_partitions.permissions.left_out
         return frozenset(tp for tp in partitions if tp.topic not in left_out)
+
+    def _start_may_move_back(self) -> bool:
+        """Whether the options may start a partition below the group's commit."""
+        resets = self._tracker.pinned_starts().reset_first_assignment
+        repeats = self._options.restored_checkpoint == REPEAT
+        return resets or repeats or self._options.starting_offsets_callback is not None
 
     def _retry_pending(self) -> Membership:
         """Retries what has failed since the last batch; returns the membership as it is now."""
@@ -292,8 +305,14 @@ class BatchPlanner:
             at, epoch, lineage = partition.position, partition.epoch, partition.lineage
             ranges[tp] = OffsetRange(*tp, at, ends.get(tp, at), topic_ids[tp.topic], epoch, lineage)
         pinned = self._tracker.pinned_starts().without(ranges)
-        cluster_id = self._clients.cluster.identity.id
-        planned = BatchOffset(ranges, self._options.group.group_id, pinned.offsets, pinned.resets, cluster=cluster_id)
+        planned = BatchOffset(
+            ranges,
+            self._options.group.group_id,
+            pinned.offsets,
+            pinned.resets,
+            cluster=self._clients.cluster.identity.id,
+            checkpoint=start.checkpoint or new_checkpoint_id(),
+        )
         if planned == start:  # after a rewind to the start of the last batch
             planned = replace(planned, repeated=True)
         self._planned_start, self._planned_at = start, self._clock()

@@ -14,6 +14,9 @@
    c. for a recreated topic: earliest.
 5. **``startingOffsetsCallback``** may move any of these.
 
+If the checkpoint lacks batches of its own query, ``restoredCheckpoint=repeat`` drops the group's commit as well, and
+``fail`` ends the query after rule 5 (``restored_checkpoint.py``).
+
 :func:`log_starts` logs the offset and its :class:`.offset_tracker.StartRule`. Once a partition has a position,
 ``startingOffsets`` plays no part. The planner finds recreated topics and positions past the end of the log
 (``data_loss.py``); the task finds positions before the start of the log. Both then apply ``failOnDataLoss``.
@@ -62,6 +65,7 @@ from spark_group_source.query.offset_tracker import (
     StartRule,
     resume_at,
 )
+from spark_group_source.query.restored_checkpoint import RestoredCheckpoint
 from spark_group_source.query.start_specs import resolve_spec
 from spark_group_source.query.unresolved_starts import UnresolvedStarts
 from spark_group_source.text import names, some
@@ -199,6 +203,7 @@ class StartOffsetResolver:
         self._replayed: dict[TopicPartition, OffsetRange] = {}
         self._checkpoint_without_group = False
         self._warned_of_clock = False
+        self._restored = RestoredCheckpoint(self._group_id, options.restored_checkpoint)
         self._confirmed, self._began_at = True, 0
         self._unchecked_commits: Partitions | None = None
 
@@ -280,6 +285,7 @@ class StartOffsetResolver:
         Raises:
             DataLoss: the options name an offset that is not in the log.
             OptionError: the options name no starting offset, or the group has other commits.
+            CheckpointError: the checkpoint lacks batches of its query, and ``restoredCheckpoint`` is ``fail``.
             GroupSourceError: the group or the leaders do not answer, or reject the request.
         """
         partitions, began_at = frozenset(lookup), time.time()
@@ -292,19 +298,26 @@ class StartOffsetResolver:
         resets = (partitions & logged.pinned.resets) - {tp for tp, commit in commits.items() if commit.tagged_reset}
         self._warn_of_another_group(commits, logged.ranges)
         self._warn_of_wrong_clock([*commits.values(), *logged.ranges.values()])
-        warn_if_read_by_others(dict(self._replayed), commits, self._group_id)
-        starts = self._resumed(partitions - resets, commits, logged)
+        restored = self._restored.find(commits, logged) - resets
+        repeats = self._restored.to_repeat(restored)
+        of_others = {tp: commit for tp, commit in commits.items() if tp not in restored}
+        warn_if_read_by_others(dict(self._replayed), of_others, self._group_id)
+        to_follow = {tp: commit for tp, commit in commits.items() if tp not in repeats}
+        starts = self._resumed(partitions - resets, to_follow, logged)
         without_start = partitions - starts.keys()
         starts |= self._starting_offsets(without_start - logged.recreated, logged.pinned, clients, deadline)
         starts |= {tp: starts[tp]._replace(rule=StartRule.RESET, lineage=None) for tp in resets & starts.keys()}
+        starts |= {tp: starts[tp]._replace(rule=StartRule.REPEATED, lineage=None) for tp in repeats & starts.keys()}
         of_new = self._look_up(Earliest(), StartRule.RECREATED, without_start & logged.recreated, clients, deadline)
         starts |= {tp: start._replace(lineage=None) for tp, start in of_new.items()}
         starts = self._moved_by_callback(starts, logged.ranges)
+        self._restored.check(restored, _offsets(starts), logged.ranges)
         recorded = self._tracker.record_starts(lookup, starts, commits, ids, began_at)
         self.unresolved.forget(recorded)
         for tp in recorded:
             self._replayed.pop(tp, None)  # one by one: the other thread may be recording other partitions
         log_starts(self._group_id, recorded)
+        self._restored.started(restored, _offsets(recorded), logged.ranges, commits)
 
     def _resumed(self, partitions: Partitions, commits: Commits, logged: LoggedOffsets) -> Starts:
         """The starts of those partitions that the group has committed or this query has logged."""
@@ -484,6 +497,10 @@ def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
     if starts:
         listed = ", ".join(f"{tp} at {start.offset} ({start.rule.value})" for tp, start in sorted(starts.items()))
         log.info("group %s: starts %s", group_id, listed)
+
+
+def _offsets(starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
+    return {tp: start.offset for tp, start in starts.items()}
 
 
 def _answered(answer: Answer | RequestFailed) -> Answer:

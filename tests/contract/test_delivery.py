@@ -213,6 +213,7 @@ def test_commit_metadata_has_the_tag_then_member_and_application(bench: Bench) -
     commit = bench.commits()[0]
     assert commit.tagged
     assert json.loads(commit.metadata.removeprefix(COMMIT_TAG)) == {
+        "checkpoint": query.end.checkpoint,
         "application": "app",
         "client": "contract-app-0",
         "member": query.me.member_id,

@@ -18,7 +18,7 @@ from spark_group_source.errors import (
     describe_error_code,
 )
 from spark_group_source.group.membership import ERROR_ACTIONS, ErrorAction, Phase, denied
-from spark_group_source.group.offsets import COMMIT_TAG, CommittedOffset
+from spark_group_source.group.offsets import COMMIT_TAG, CommittedOffset, commit_metadata
 from spark_group_source.query import topics
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
@@ -47,7 +47,7 @@ def test_commit_metadata_that_is_too_large_is_left_out_with_one_warning_and_the_
         on_fake.produce(5)
         query.idle()
     assert on_fake.committed() == {0: 20, 1: 0, 2: 0, 3: 0}
-    assert caplog.text.count("commitMetadata is too long") == 1
+    assert caplog.text.count("commitMetadata, or the checkpoint's id, is too long") == 1
 
 
 def test_a_rewind_holds_for_every_later_owner_although_its_lineage_is_too_large(on_fake: Bench) -> None:
@@ -136,7 +136,8 @@ def test_an_idle_query_retries_a_failed_commit_with_its_tag(
     on_fake.next("OffsetCommit", Fault(error=error_code), times=3)
     query.finish()
     eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
-    assert {each.metadata for each in fake.commits} == {COMMIT_TAG}
+    ended = commit_metadata({"checkpoint": query.end.checkpoint})
+    assert [each.metadata for each in fake.commits] == [COMMIT_TAG, ended], "the start is not the end of a batch"
     of_a_partition = error_code == 3  # which the coordinator does not know yet
     assert query.driver.counters.failed_commits == (0 if of_a_partition else 3)
     assert caplog.text.count("not committed, and will be retried") == of_a_partition, "not once for each retry"

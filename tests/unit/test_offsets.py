@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from spark_group_source.offsets import (
     PinnedStart,
     TopicPartition,
     latest_offset_json,
+    new_checkpoint_id,
     parse_latest_offset,
 )
 
@@ -64,6 +66,17 @@ def test_the_cluster_survives_json_text_and_is_left_out_if_it_is_unknown() -> No
     assert known.as_json() == {**unknown.as_json(), "cluster": "cluster 1"}
     assert BatchOffset.from_json(json.loads(json.dumps(known.as_json()))) == known != unknown
     assert BatchOffset.from_json(unknown.as_json()).cluster == ""
+
+
+def test_the_id_of_the_checkpoint_survives_json_text_and_is_left_out_before_there_is_one() -> None:
+    without = BatchOffset.of([OffsetRange("t", 0, 3, 7, "id")], "g")
+    checkpoint = new_checkpoint_id()
+    assert re.fullmatch("[0-9a-f]{16}", checkpoint)
+    assert checkpoint != new_checkpoint_id()
+    logged = replace(without, checkpoint=checkpoint)
+    assert logged.as_json() == {**without.as_json(), "checkpoint": checkpoint}
+    assert BatchOffset.from_json(json.loads(json.dumps(logged.as_json()))) == logged != without
+    assert BatchOffset.from_json(without.as_json()).checkpoint == ""
 
 
 def test_version_1_offsets_are_read_with_unknown_epoch_and_group() -> None:

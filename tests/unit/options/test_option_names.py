@@ -59,6 +59,7 @@ KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
     values.interval: ("10 minutes", ("", "5", "-1s", "2.5s", "10 parsecs", "minutes"), "for example 10 minutes"),
     values.group_protocol: ("consumer", ("", "kip-848", "share"), "classic or consumer"),
     values.isolation_level: ("read_committed", ("", "committed", "READ-COMMITTED"), "committed or read_uncommitted"),
+    values.skip_repeat_or_fail: ("repeat", ("", "ignore", "true"), "skip, repeat or fail"),
     values.warn_or_fail: ("fail", ("", "ignore", "true"), "warn or fail"),
     values.importable_function: ("json:loads", ("", "json", "json:", "no_module:f", "json:nothing"), "module:function"),
     values.port_range: ("40000-40099", ("", "40000", "0-10", "10-5", "1-65536", "a-b"), "for example 40000-40099"),

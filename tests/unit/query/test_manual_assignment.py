@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_group_source.errors import DataLoss, GroupError, TopicError
-from spark_group_source.group.offsets import COMMIT_TAG
+from spark_group_source.group.offsets import COMMIT_TAG, commit_metadata
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.query import available_now, topics
 from spark_group_source.query.driver import Driver
@@ -69,7 +69,8 @@ def test_exactly_the_assigned_partitions_are_read_and_committed_without_a_join(f
     assert driver.plan_batch(end, None) is end
     assert committed(fake) == {0: 5, 2: 5}
     assert {(each.generation, each.member_id) for each in fake.commits} == {(-1, "")}
-    assert all(text == COMMIT_TAG for _, text in fake.group("g").offsets.values())
+    ended = commit_metadata({"checkpoint": end.checkpoint})
+    assert all(text == ended for _, text in fake.group("g").offsets.values())
     asked = {api for api, _, _ in fake.requests}
     assert not asked & {"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"}
 
@@ -105,7 +106,8 @@ def test_unchanged_offsets_are_committed_again_each_hour_without_other_effects(
     hand.now = RENEW_EVERY
     fake.next("OffsetCommit", Fault(error=15))
     eventually(lambda: driver.plan_batch(end, None) is end and committed(fake) == {0: 5, 2: 5})
-    assert all(text == COMMIT_TAG for _, text in fake.group("g").offsets.values())
+    ended = commit_metadata({"checkpoint": end.checkpoint})
+    assert all(text == ended for _, text in fake.group("g").offsets.values())
     sent = len(fake.commits)
     assert driver.plan_batch(end, None) is end
     assert len(fake.commits) == sent

@@ -37,6 +37,7 @@ def logged(end: int, lineage: int = 0) -> OffsetRange:
 
 
 LOGGED, COMMITTED, MOVED, REPLAYED = StartRule.LOGGED, StartRule.COMMITTED, StartRule.MOVED, StartRule.REPLAYED
+CALLBACK = StartRule.CALLBACK
 
 
 @pytest.mark.parametrize(
@@ -155,6 +156,66 @@ def test_a_batch_in_flight_whose_partition_comes_back_is_committed_only_when_com
     assert pending(tracker) == before
     complete(tracker)
     assert pending(tracker) == {A: 9}
+
+
+def with_id(end: int, lineage: int = 0, begin: int = 5) -> BatchOffset:
+    """The offset of a batch in the checkpoint with an id."""
+    return replace(BatchOffset.of([OffsetRange(*A, begin, end, lineage=lineage)]), checkpoint="id")
+
+
+def ids(tracker: OffsetTracker) -> dict[int, str]:
+    """The checkpoint's id in each pending commit, by its offset."""
+    return {owned.completed: owned.checkpoint for owned in tracker.pending(OWNER).values()}
+
+
+def restored(logged: BatchOffset) -> OffsetTracker:
+    tracker = OffsetTracker()
+    tracker.restore(logged, PinnedStarts())
+    return tracker
+
+
+def test_a_commit_has_the_checkpoints_id_if_the_checkpoint_has_logged_its_offset_as_an_end() -> None:
+    tracker = owning(5, None)
+    assert ids(tracker) == {5: ""}, "a start"
+    tracker.planned(with_id(9))
+    assert ids(tracker) == {5: ""}, "a batch that Spark may not have logged"
+    complete(tracker)
+    assert ids(tracker) == {9: "id"}
+    tracker.rewind({A: 7}, {A: 1}, {A: tracker._owned[A]})
+    assert ids(tracker) == {7: ""}, "a decision that is not logged"
+
+
+@pytest.mark.parametrize(
+    ("start", "found"),
+    [
+        (Start(9, LOGGED), {9: "id"}),
+        (Start(9, REPLAYED, None), {9: ""}),
+        (Start(9, CALLBACK), {9: "id"}),
+        (Start(12, CALLBACK), {12: ""}),
+        (Start(9, COMMITTED, 3), {9: ""}),
+    ],
+)
+def test_the_commit_of_a_start_has_the_checkpoints_id_only_at_its_end_in_its_lineage(
+    start: Start, found: dict[int, str]
+) -> None:
+    tracker = restored(with_id(9))
+    begin(tracker, start, None, now=8)
+    assert ids(tracker) == found
+
+
+def test_the_commit_of_a_start_has_no_id_if_only_a_batch_in_flight_or_a_rewind_shows_its_offset() -> None:
+    tracker = restored(with_id(5))
+    begin(tracker, Start(9, COMMITTED), ours(9))
+    tracker.planned(with_id(9, begin=9))
+    remove(tracker)
+    begin(tracker, Start(9, LOGGED), None)
+    assert ids(tracker) == {9: ""}, "a crash before Spark logs the batch leaves 5"
+    complete(tracker)
+    tracker.rewind({A: 7}, {A: 1}, {A: tracker._owned[A]})
+    lineage = tracker._owned[A].lineage
+    remove(tracker)
+    begin(tracker, Start(7, LOGGED, lineage), None)
+    assert ids(tracker) == {7: ""}
 
 
 def test_a_commit_never_goes_below_the_commit_of_another_member() -> None:

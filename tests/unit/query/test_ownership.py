@@ -18,6 +18,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
+    CheckpointError,
     CommitFailed,
     DataLoss,
     GroupError,
@@ -731,3 +732,136 @@ def test_a_revocation_waits_for_no_commit_to_a_recreated_topic(world: World, mon
 def test_an_old_checkpoint_may_belong_to_another_group(world: World, caplog: pytest.LogCaptureFixture) -> None:
     Query(world, {A: 9}).assign()
     assert "the checkpoint does not name its group" in caplog.text
+
+
+# A checkpoint that is older than the commits of its query.
+
+MINE = "0123456789abcdef"
+
+
+def by(offset: int, lineage: int = 0, checkpoint: str = MINE) -> CommittedOffset:
+    """A commit by the query with this checkpoint."""
+    return CommittedOffset(offset, commit_metadata({"lineage": lineage, "checkpoint": checkpoint}))
+
+
+def with_id(*ranges: OffsetRange) -> BatchOffset:
+    return replace(BatchOffset.of(ranges, "g"), checkpoint=MINE)
+
+
+def restored(world: World, *ranges: OffsetRange, replayed: bool = False, **options: str) -> Query:
+    """A query whose checkpoint with an id has these ranges."""
+    query = Query(world, **options)
+    query.restore(with_id(*ranges), replayed=replayed)
+    return query
+
+
+REPEAT, FAIL = {"restoredCheckpoint": "repeat"}, {"restoredCheckpoint": "fail"}
+AT_4 = OffsetRange(*A, 2, 4, lineage=7)
+
+
+@pytest.mark.parametrize(
+    ("commit", "lacks"),
+    [
+        (by(6, 7), "t-0 [4, 6)"),
+        (by(6, 8), "t-0 [4, 6)"),  # after a rewind, or a repeat with the same backup
+        (by(3, 8), ""),  # a rewind that this query has logged since: it reads on from there
+        (by(4, 7), ""),
+        (by(6, 6), ""),  # late
+        (by(6, 7, "another"), ""),
+        (CommittedOffset(6, commit_metadata({"lineage": 7})), ""),
+        (CommittedOffset(6, commit_metadata({"lineage": 7, "checkpoint": 5})), ""),
+        (CommittedOffset(6, MINE), ""),
+    ],
+)
+def test_a_checkpoint_is_older_if_it_has_committed_beyond_its_end(
+    world: World, commit: CommittedOffset, lacks: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.offsets[A] = commit
+    restored(world, AT_4).assign(A)
+    assert ("the checkpoint is older" in caplog.text) == bool(lacks)
+    assert lacks in caplog.text
+    followed = restored(world, AT_4, **FAIL)
+    world.offsets[A] = commit
+    with pytest.raises(CheckpointError, match="older than the commits") if lacks else nullcontext():
+        followed.assign(A)
+
+
+def test_no_checkpoint_without_an_id_is_older(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.offsets[A] = by(6, checkpoint="")
+    Query(world, {A: 4}, **FAIL).assign(A)
+    assert "the checkpoint is older" not in caplog.text
+
+
+def test_a_partition_that_the_checkpoint_lacks_is_repeated_by_the_rules_for_partitions_without_a_commit(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.offsets = {A: by(6), B: by(4)}
+    at_4 = replace(AT_4, lineage=0)
+    assert restored(world, at_4).assign().positions() == {A: 6, B: 4}
+    assert "does not read t-0 [4, 6), t-1 before 4 again" in caplog.text
+    query = restored(world, at_4, **REPEAT).assign()
+    assert query.positions() == {A: 4, B: 0}
+    assert "reads t-0 [4, 6), t-1 [0, 4) again" in caplog.text
+    assert world.offsets[B].lineage == query.tracker.positions(OWNER)[B].lineage > 0, "it holds for every later owner"
+    assert not world.offsets[B].checkpoint
+
+
+def test_commits_of_a_recreated_topic_do_not_show_an_older_checkpoint(world: World) -> None:
+    world.topic_id, world.offsets[A] = "new", by(6)
+    assert restored(world, replace(AT_4, topic_id="old"), **FAIL).assign(A).positions() == {A: 6}
+
+
+def test_a_repeat_whose_commit_failed_is_repeated_when_the_partition_comes_back(world: World) -> None:
+    world.offsets[A] = by(6, 7)
+    query = restored(world, AT_4, **REPEAT)
+    world.commits_refused = FAILED
+    query.assign(A).lose(A)
+    world.commits_refused = None
+    assert query.assign(A).positions() == {A: 4}
+    assert world.offsets[A].offset == 4
+    assert world.offsets[A].lineage > 7
+    world.offsets[A] = by(9, world.offsets[A].lineage)
+    query.lose(A)
+    assert query.assign(A).positions() == {A: 9}, "a copy that runs at the same time has read on"
+
+
+def test_copies_of_a_checkpoint_do_not_repeat_each_others_batches_without_an_end(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    copies = [restored(world, AT_4, **REPEAT) for _ in range(2)]
+    world.offsets[A] = by(6, 7)
+    starts = []
+    for end in range(7, 11):
+        query = copies[end % 2].assign(A)
+        starts.append(query.positions()[A])
+        lineage = query.tracker.positions(OWNER)[A].lineage
+        query.tracker.planned(with_id(OffsetRange(*A, starts[-1], end, lineage=lineage)))
+        assert query.tracker.in_flight is not None
+        query.tracker.completed(query.tracker.in_flight)
+        query.commit()
+        query.lose(A)
+    assert starts == [4, 4, 8, 9]
+    assert caplog.text.count("again") == 2
+
+
+def test_only_what_another_query_has_read_of_a_replayed_batch_is_logged_as_such(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.offsets = {A: by(6, 7), B: by(4, 0, "another")}
+    restored(world, AT_4, OffsetRange(*B, 0, 5), replayed=True).assign()
+    assert "this query has just replayed: t-1 [0, 4). Rows" in caplog.text
+
+
+@pytest.mark.parametrize(("room", "lineage"), [(60, 7), (0, 0)])
+def test_an_id_that_is_too_long_is_left_out_before_the_lineage(
+    world: World, monkeypatch: pytest.MonkeyPatch, room: int, lineage: int
+) -> None:
+    def commit(me: Membership, offsets: Mapping[TopicPartition, CommittedOffset], *_: Any) -> CommitResult:
+        long = {tp: 12 for tp, each in offsets.items() if len(each.metadata) > room}  # OFFSET_METADATA_TOO_LARGE
+        kept = {tp: each for tp, each in offsets.items() if tp not in long}
+        world.offsets |= kept
+        return CommitResult(frozenset(kept), long)
+
+    monkeypatch.setattr(world, "commit", commit)
+    restored(world, AT_4).assign(A)
+    assert (world.offsets[A].lineage, world.offsets[A].checkpoint) == (lineage, "")

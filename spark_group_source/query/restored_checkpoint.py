@@ -1,0 +1,132 @@
+"""Checkpoints that are older than the commits of their own query.
+
+A checkpoint has a random id, which the first logged offset creates and each later one keeps. A commit carries the id if
+that checkpoint has logged the committed offset as the end of a batch. A commit with the query's own id beyond the end
+that its checkpoint holds therefore shows that the checkpoint has lost batches: a backup was restored, the last files
+were deleted, or a copy of the checkpoint runs elsewhere. A crash cannot cause this, because Spark logs a batch before
+it runs the batch, and the source commits a batch only after Spark has completed it. The exception is Spark's
+asynchronous progress tracking, which writes the log later; Spark allows it only for queries without state.
+
+The option ``restoredCheckpoint`` says what the query does: see :class:`RestoredCheckpoint`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from spark_group_source.errors import CheckpointError
+from spark_group_source.group.offsets import CommittedOffset
+from spark_group_source.offsets import OffsetRange, Offsets, Partitions, TopicPartition
+from spark_group_source.query.offset_tracker import LoggedOffsets
+from spark_group_source.text import some
+
+log = logging.getLogger(__name__)
+
+SKIP, REPEAT, FAIL = "skip", "repeat", "fail"
+"""The values of ``restoredCheckpoint``."""
+
+Commits = Mapping[TopicPartition, CommittedOffset]
+
+
+class RestoredCheckpoint:
+    """Finds partitions in which the checkpoint lacks batches of its query, and does what ``restoredCheckpoint`` says.
+
+    ``skip`` starts at the commit, with a warning; ``repeat`` where the checkpoint ends; ``fail`` ends the query.
+
+    Only the first start of a partition in this process counts. Otherwise two copies of a checkpoint that run at the
+    same time would repeat each other's batches at each rebalance, without an end. ``_started`` has the partitions that
+    have started. ``_overruled`` has the commits that ``repeat`` did not follow: while the group still has such a
+    commit, the start that replaces it has not been committed, and the next start must repeat as well.
+
+    Two threads may call, for different partitions.
+    """
+
+    def __init__(self, group_id: str, choice: str) -> None:
+        self._group_id = group_id
+        self._choice = choice
+        self._started: set[TopicPartition] = set()
+        self._overruled: dict[TopicPartition, CommittedOffset] = {}
+
+    def find(self, commits: Commits, logged: LoggedOffsets) -> Partitions:
+        """The partitions that start for the first time and whose commit lies beyond this checkpoint, which wrote it."""
+        return frozenset(
+            tp
+            for tp, commit in commits.items()
+            if tp not in logged.recreated  # the checkpoint's end is one of the former topic
+            and (tp not in self._started or self._overruled.get(tp) == commit)
+            and _is_beyond_own_end(commit, logged.ranges.get(tp), logged.checkpoint)
+        )
+
+    def to_repeat(self, restored: Partitions) -> Partitions:
+        """Those of the ``restored`` partitions that start where the checkpoint ends, whatever the group committed."""
+        return restored if self._choice == REPEAT else frozenset()
+
+    def check(self, restored: Partitions, starts: Offsets, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        """Checks where the ``restored`` partitions are about to start.
+
+        Raises:
+            CheckpointError: ``restoredCheckpoint`` is ``fail``, and records would be skipped.
+        """
+        if self._choice != FAIL:
+            return
+        if skipped := _skipped(restored, starts, ranges):
+            raise CheckpointError(
+                f"The checkpoint is older than the commits of its query in group '{self._group_id}': it lacks the"
+                f" batches that read {some(skipped)}, and 'restoredCheckpoint' is fail.",
+                "To read these records again, set 'restoredCheckpoint' to repeat. To continue without them, set it to"
+                " skip.",
+            )
+
+    def started(
+        self, restored: Partitions, starts: Offsets, ranges: Mapping[TopicPartition, OffsetRange], commits: Commits
+    ) -> None:
+        """These partitions have started; logs what that means for the ``restored`` ones."""
+        self._started |= starts.keys()
+        recorded = restored & starts.keys()
+        for tp in self.to_repeat(recorded):
+            self._overruled[tp] = commits[tp]
+        if repeated := _repeated(self.to_repeat(recorded), starts, commits):
+            log.warning(
+                "group %s: the checkpoint is older than the commits of its query, and restoredCheckpoint is repeat: the"
+                " query reads %s again",
+                self._group_id,
+                some(repeated),
+            )
+        if skipped := _skipped(recorded - self.to_repeat(recorded), starts, ranges):
+            log.warning(
+                "group %s: the checkpoint is older than the commits of its query: it was restored or copied, or files"
+                " in it were deleted. The query does not read %s again, and its state lacks these records. To read"
+                " them, stop the query, restore the checkpoint again and set restoredCheckpoint to repeat.",
+                self._group_id,
+                some(skipped),
+            )
+
+
+def _is_beyond_own_end(commit: CommittedOffset, logged: OffsetRange | None, checkpoint: str) -> bool:
+    """Whether the checkpoint with this id wrote the commit, and does not have the committed offset any more.
+
+    The lineage may be a later one: the same backup may be restored again after ``repeat`` began a lineage.
+    """
+    if not checkpoint or commit.checkpoint != checkpoint:
+        return False
+    if logged is None:
+        return True
+    return commit.offset > logged.end and commit.lineage >= logged.lineage
+
+
+def _skipped(restored: Partitions, starts: Offsets, ranges: Mapping[TopicPartition, OffsetRange]) -> list[str]:
+    """What the checkpoint lacks and the query will not read, sorted by partition."""
+    skipped = []
+    for tp in sorted(restored & starts.keys()):
+        logged = ranges.get(tp)
+        if logged is None:
+            skipped.append(f"{tp} before {starts[tp]}")
+        elif starts[tp] > logged.end:
+            skipped.append(f"{tp} [{logged.end}, {starts[tp]})")
+    return skipped
+
+
+def _repeated(restored: Partitions, starts: Offsets, commits: Commits) -> list[str]:
+    """What the query has read and will read again, sorted by partition."""
+    return [f"{tp} [{starts[tp]}, {commits[tp].offset})" for tp in sorted(restored) if starts[tp] < commits[tp].offset]
