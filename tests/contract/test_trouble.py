@@ -137,7 +137,9 @@ def test_an_idle_query_retries_a_failed_commit_with_its_tag(
     query.finish()
     eventually(lambda: not query.poll() and on_fake.committed()[0] == 5, "the commit")
     ended = commit_metadata({"checkpoint": query.end.checkpoint})
-    assert [each.metadata for each in fake.commits] == [COMMIT_TAG, ended], "the start is not the end of a batch"
+    start, *retries = [each.metadata for each in fake.commits]
+    assert start == COMMIT_TAG, "no batch has ended there"
+    assert set(retries) == {ended}
     of_a_partition = error_code == 3  # which the coordinator does not know yet
     assert query.driver.counters.failed_commits == (0 if of_a_partition else 3)
     assert caplog.text.count("not committed, and will be retried") == of_a_partition, "not once for each retry"
