@@ -96,8 +96,7 @@ class CommittedOffset:
     @property
     def checkpoint(self) -> str:
         """The id of the checkpoint that has logged the offset as the end of a batch; empty if none is known to."""
-        checkpoint = self._fields.get("checkpoint", "")
-        return checkpoint if isinstance(checkpoint, str) else ""
+        return str(self._fields.get("checkpoint", ""))
 
     def started_at(self, digest: str) -> bool:
         """Whether the query that wrote it has the ``startingOffsets`` with this digest."""

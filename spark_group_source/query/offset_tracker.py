@@ -720,7 +720,7 @@ class OffsetTracker:
                 was, now, offset, epoch = before[tp], self._owned[tp], offsets[tp], epochs[tp]
                 if now.start and (was.topic_id, was.position) == (now.topic_id, now.position):
                     moved = replace(now, position=offset, lineage=lineage, epoch=epoch, completed=offset)
-                    self._owned[tp] = replace(moved, checkpoint="", committed=None, rejections=0, reset=False)
+                    self._owned[tp] = replace(moved, committed=None, checkpoint="", rejections=0, reset=False)
                     self._logged[tp] = OffsetRange(*tp, offset, offset, now.topic_id, epoch, lineage)
 
 

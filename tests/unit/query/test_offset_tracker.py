@@ -211,6 +211,9 @@ def test_the_commit_of_a_start_has_no_id_if_only_a_batch_in_flight_or_a_rewind_s
     begin(tracker, Start(9, LOGGED), None)
     assert ids(tracker) == {9: ""}, "a crash before Spark logs the batch leaves 5"
     complete(tracker)
+    remove(tracker)
+    begin(tracker, Start(9, LOGGED), None)
+    assert ids(tracker) == {9: "id"}
     tracker.rewind({A: 7}, {A: 1}, {A: tracker._owned[A]})
     lineage = tracker._owned[A].lineage
     remove(tracker)
@@ -222,6 +225,8 @@ def test_a_commit_never_goes_below_the_commit_of_another_member() -> None:
     tracker = back_in_mid_batch(Start(20, COMMITTED), ours(20))
     complete(tracker)
     assert pending(tracker) == {}
+    tracker.renew()
+    assert pending(tracker) == {A: 20}
 
 
 def test_a_batch_does_not_overwrite_a_rewind_made_during_the_batch() -> None:

@@ -30,7 +30,7 @@ from spark_group_source.group.offsets import RESET_TAG, CommitResult, CommittedO
 from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.offset_tracker import OffsetTracker
+from spark_group_source.query.offset_tracker import OffsetTracker, StartRule
 from spark_group_source.query.ownership import AssignedPartitions
 from tests.unit.hand_clock import Hand
 
@@ -784,6 +784,14 @@ def test_a_checkpoint_is_older_if_it_has_committed_beyond_its_end(
     world.offsets[A] = commit
     with pytest.raises(CheckpointError, match="older than the commits") if lacks else nullcontext():
         followed.assign(A)
+    unset, repeated = restored(world, AT_4), restored(world, AT_4, **REPEAT)
+    for query in unset, repeated:
+        world.offsets[A] = commit
+        query.assign(A)
+    assert repeated.positions()[A] == (4 if lacks else unset.positions()[A])
+    start = repeated.tracker.positions(OWNER)[A].start
+    assert start is not None
+    assert (start.rule is StartRule.REPEATED) == bool(lacks)
 
 
 def test_no_checkpoint_without_an_id_is_older(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -802,6 +810,7 @@ def test_a_partition_that_the_checkpoint_lacks_is_repeated_by_the_rules_for_part
     query = restored(world, at_4, **REPEAT).assign()
     assert query.positions() == {A: 4, B: 0}
     assert "reads t-0 [4, 6), t-1 [0, 4) again" in caplog.text
+    assert caplog.text.count("does not read") == 1
     assert world.offsets[B].lineage == query.tracker.positions(OWNER)[B].lineage > 0, "it holds for every later owner"
     assert not world.offsets[B].checkpoint
 
