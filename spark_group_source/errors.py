@@ -56,7 +56,7 @@ class OptionError(GroupSourceError):
 
 
 class CheckpointError(GroupSourceError):
-    """The query's checkpoint is of another source, a later release or another group."""
+    """The query's checkpoint is of another source, a later release or another group, or is older than its commits."""
 
     code = "CHECKPOINT_MISMATCH"
 

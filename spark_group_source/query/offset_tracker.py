@@ -464,8 +464,7 @@ class OffsetTracker:
         if start.rule is StartRule.LOGGED and (read := self._read_in_flight(tp)):
             # The checkpointed end offset is that of the batch in flight, of which nothing is completed.
             owned.completed = read.start
-        if self._is_in_log(tp, owned):
-            owned.checkpoint = self._in_log.checkpoint
+        owned.checkpoint = self._checkpoint_with(tp, owned)
         owned.reset = tp in self._pinned.resets or (tagged_reset and not outdated_tag)
         if committed is not None and not outdated_tag and _is_in_lineage(committed, start, lineage):
             owned.committed = committed.offset  # 5: without a commit it is pending at once
@@ -475,12 +474,13 @@ class OffsetTracker:
         elif committed is not None:  # another commit has followed it: the same one again is a decision of its own
             self._replaced.pop(tp, None)
 
-    def _is_in_log(self, tp: TopicPartition, owned: OwnedPartition) -> bool:
-        """Whether Spark has logged what may be committed of a partition as the end of a batch."""
+    def _checkpoint_with(self, tp: TopicPartition, owned: OwnedPartition) -> str:
+        """The checkpoint's id if it holds what may be committed of a partition as the end of a batch; else empty."""
         read = self._in_log.ranges.get(tp)
         if read is None or not may_be_same(read.topic_id, owned.topic_id):
-            return False
-        return (read.end, read.lineage) == (owned.completed, owned.lineage)
+            return ""
+        is_end = (read.end, read.lineage) == (owned.completed, owned.lineage)
+        return self._in_log.checkpoint if is_end else ""
 
     def _logged_in(self, tp: TopicPartition, topic_id: str) -> OffsetRange | None:
         """The range that this query logged last for the partition, if that may be in the topic with this id."""

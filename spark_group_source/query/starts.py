@@ -300,14 +300,12 @@ class StartOffsetResolver:
         self._warn_of_wrong_clock([*commits.values(), *logged.ranges.values()])
         restored = self._restored.find(commits, logged) - resets
         repeats = self._restored.to_repeat(restored)
-        of_others = {tp: commit for tp, commit in commits.items() if tp not in restored}
-        warn_if_read_by_others(dict(self._replayed), of_others, self._group_id)
-        to_follow = {tp: commit for tp, commit in commits.items() if tp not in repeats}
-        starts = self._resumed(partitions - resets, to_follow, logged)
+        warn_if_read_by_others(dict(self._replayed), _without(restored, commits), self._group_id)
+        starts = self._resumed(partitions - resets, _without(repeats, commits), logged)
         without_start = partitions - starts.keys()
         starts |= self._starting_offsets(without_start - logged.recreated, logged.pinned, clients, deadline)
-        starts |= {tp: starts[tp]._replace(rule=StartRule.RESET, lineage=None) for tp in resets & starts.keys()}
-        starts |= {tp: starts[tp]._replace(rule=StartRule.REPEATED, lineage=None) for tp in repeats & starts.keys()}
+        starts |= _in_new_lineage(starts, resets, StartRule.RESET)
+        starts |= _in_new_lineage(starts, repeats, StartRule.REPEATED)
         of_new = self._look_up(Earliest(), StartRule.RECREATED, without_start & logged.recreated, clients, deadline)
         starts |= {tp: start._replace(lineage=None) for tp, start in of_new.items()}
         starts = self._moved_by_callback(starts, logged.ranges)
@@ -497,6 +495,16 @@ def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
     if starts:
         listed = ", ".join(f"{tp} at {start.offset} ({start.rule.value})" for tp, start in sorted(starts.items()))
         log.info("group %s: starts %s", group_id, listed)
+
+
+def _without(partitions: Partitions, commits: Commits) -> Commits:
+    """The commits of all other partitions."""
+    return {tp: commit for tp, commit in commits.items() if tp not in partitions}
+
+
+def _in_new_lineage(starts: Starts, partitions: Partitions, rule: StartRule) -> Starts:
+    """The starts of these partitions by a decision to ignore the group's commits, which begins a lineage."""
+    return {tp: starts[tp]._replace(rule=rule, lineage=None) for tp in partitions & starts.keys()}
 
 
 def _offsets(starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:

@@ -755,7 +755,8 @@ def restored(world: World, *ranges: OffsetRange, replayed: bool = False, **optio
     return query
 
 
-REPEAT, FAIL = {"restoredCheckpoint": "repeat"}, {"restoredCheckpoint": "fail"}
+REPEAT: dict[str, Any] = {"restoredCheckpoint": "repeat"}
+FAIL: dict[str, Any] = {"restoredCheckpoint": "fail"}
 AT_4 = OffsetRange(*A, 2, 4, lineage=7)
 
 
