@@ -612,6 +612,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "M62",
         10,
         "a run ends before the first assignment of a query that moves back what it is assigned first",
-        (("query/planner.py", "if self._tracker.was_assigned or not may_move_back:", "if True:"),),
+        (("query/planner.py", "if self._tracker.was_assigned or not self._start_may_move_back():", "if True:"),),
     ),
 )
