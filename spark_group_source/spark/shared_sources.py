@@ -15,6 +15,15 @@ from spark_group_source.options.settings import SourceOptions
 
 SOURCE = "kafka-group"
 
+ROW_BY_ROW = {
+    *("Project", "Filter", "Union", "Generate", "Expand", "Sample", "SubqueryAlias", "View", "ResolvedHint"),
+    *("EventTimeWatermark", "CollectMetrics", "Repartition", "RepartitionByExpression", "RebalancePartitions"),
+    *("TypedFilter", "MapElements", "MapPartitions", "DeserializeToObject", "SerializeFromObject"),
+    *("MapInPandas", "MapInArrow", "PythonMapInArrow"),
+}
+"""Nodes of Spark's plans that treat each row without regard to others. Those that count, compare or limit rows, as
+aggregations do, are not among them: a branch of a union would do so with only some of the rows."""
+
 
 class StreamSource(NamedTuple):
     """A source of a streaming query."""
@@ -121,9 +130,16 @@ def _are_alike(one: Any, other: Any, sources: Sequence[Any]) -> bool:
     below, other_below = _items(one.children()), _items(other.children())
     if not below or len(below) != len(other_below) or _kind(one) != _kind(other):
         return False
-    if _own_parts(one, below) != _own_parts(other, other_below):
+    if not _treats_each_row_alone(one, below) or _own_parts(one, below) != _own_parts(other, other_below):
         return False
     return all(_are_alike(*pair, sources) for pair in zip(below, other_below, strict=True))
+
+
+def _treats_each_row_alone(node: Any, children: Sequence[Any]) -> bool:
+    """Whether a node gives the same rows wherever its input is divided; a join with a table does."""
+    if _kind(node) == "Join":
+        return sum(1 for child in children if child.isStreaming()) == 1
+    return _kind(node) in ROW_BY_ROW
 
 
 def _without_selection_of_all(node: Any) -> Any:

@@ -88,6 +88,9 @@ EACH_RECORD_ONCE = [
     f"{ALL} a UNION ALL ({ALL} b UNION ALL {ALL} c)",
     "SELECT offset + 1 AS o FROM a WHERE offset > 1 UNION ALL SELECT offset + 1 AS o FROM b WHERE offset > 1",
     f"{ALL} ({ALL} a UNION ALL {ALL} b) JOIN other USING (offset)",
+    f"{ALL} a UNION {ALL} b",
+    f"{ALL} a LEFT JOIN batch USING (offset) UNION ALL {ALL} b LEFT JOIN batch USING (offset)",
+    "SELECT explode(sequence(0, offset)) FROM a UNION ALL SELECT explode(sequence(0, offset)) FROM b",
     "SELECT o, count(*) FROM (SELECT offset AS o FROM a UNION ALL SELECT offset AS o FROM b) GROUP BY o",
 ]
 NOT_PROVEN = [
@@ -99,6 +102,9 @@ NOT_PROVEN = [
     f"{ALL} a UNION ALL {ALL} a UNION ALL {ALL} b",
     f"{ALL} ({ALL} a UNION ALL {ALL} b) AS one JOIN ({ALL} a UNION ALL {ALL} b) AS two USING (offset)",
     f"{ALL} a JOIN other USING (offset) UNION ALL {ALL} b JOIN another USING (offset)",
+    "SELECT key, count(*) FROM a GROUP BY key UNION ALL SELECT key, count(*) FROM b GROUP BY key",
+    "SELECT DISTINCT key FROM a UNION ALL SELECT DISTINCT key FROM b",
+    f"({ALL} a LIMIT 5) UNION ALL ({ALL} b LIMIT 5)",
 ]
 ONE_EACH = [f"{ALL} a", f"{ALL} a UNION ALL {ALL} a WHERE offset > 1", f"{ALL} a JOIN other USING (offset)"]
 
@@ -108,6 +114,7 @@ def test_which_plans_read_each_record_once(spark: SparkSession, load: Load) -> N
         load().createOrReplaceTempView(view)
     for view in ("other", "another"):
         load("right").createOrReplaceTempView(view)
+    spark.range(5).toDF("offset").createOrReplaceTempView("batch")
 
     def shared(query: str) -> list[bool]:
         """Whether each set of sources that share a group is proven to read each record once."""

@@ -177,6 +177,8 @@ def test_other_plans_are_not_rejected(running: Running, plan: Node, caplog: pyte
         union(Node("Filter", [FIRST], ("offset > 1",)), leaf(ORDERS, 1)),
         union(Node("Filter", [FIRST], ("offset > 1",)), Node("Filter", [leaf(ORDERS, 1)], ("offset > 2",))),
         union(FIRST, FIRST, leaf(ORDERS, 1)),
+        union(*(Node("Aggregate", [leaf(ORDERS, each)], ("count",)) for each in (0, 1))),
+        union(*(Node("Filter", [Node("Deduplicate", [leaf(ORDERS, each)])], ("offset > 1",)) for each in (0, 1))),
         join(union(FIRST, leaf(ORDERS, 1)), union(leaf(ORDERS, 2), leaf(ORDERS, 3))),
     ],
 )
