@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import ceil
 
 from spark_group_source.fetch.messages import FetchErrorAction
+from spark_group_source.fetch.settings import MAX_REQUEST_BYTES
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, TopicPartition
 from spark_group_source.records.batches import RecordBatches
 
@@ -66,9 +67,6 @@ def sizes_of(topic: str, partition: int) -> RecordSizes:
         _known.clear()
     return _known.setdefault((topic, partition), RecordSizes())
 
-
-MAX_INT32 = 2**31 - 1
-"""Maximum size in bytes that a Fetch request can hold."""
 
 
 @dataclass
@@ -147,7 +145,7 @@ class FetchPosition:
 
     def request_more(self, batch_size: int) -> None:
         """Doubles the size of the next fetch, to at least ``batch_size``, because a record batch was incomplete."""
-        self.partition_max_bytes = min(max(self.partition_max_bytes * 2, batch_size), MAX_INT32)
+        self.partition_max_bytes = min(max(self.partition_max_bytes * 2, batch_size), MAX_REQUEST_BYTES)
 
     def _resize(self) -> None:
         self.partition_max_bytes = self.sizes.fetch_bytes(

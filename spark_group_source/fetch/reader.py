@@ -25,6 +25,7 @@ from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET, epoch_end_o
 from spark_group_source.fetch.messages import FetchPartition, PartitionData, build_request, parse_response
 from spark_group_source.fetch.position import MIN_FETCH, READ_AHEAD, FetchPosition
 from spark_group_source.fetch.read_ahead import ReadAheadBuffer
+from spark_group_source.fetch.settings import MAX_REQUEST_BYTES
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import UNKNOWN_EPOCH
 from spark_group_source.records.batches import PartitionRecords, RecordBatches, find_record_batches
@@ -451,7 +452,10 @@ class TaskReader:
         """The fetched records of a range, if there are any. Keeps the records beyond the range."""
         batches = find_record_batches(position.tp, data.records)
         if not len(batches):
-            self._handle_no_records(position, data, batches.incomplete_batch_size or 0, unused_bytes)
+            if data.records:
+                self._handle_incomplete(position, batches, unused_bytes)
+            else:
+                self._handle_no_records(position, data, unused_bytes)
             return None
         lone = len(batches) == 1
         batches = batches.reliable(position.offset, position.range.end, data.high_watermark)
@@ -482,14 +486,22 @@ class TaskReader:
         position.advance(batches.next_offset or position.offset)
         return records
 
-    def _handle_no_records(
-        self, position: FetchPosition, data: PartitionData, batch_size: int, unused_bytes: int
-    ) -> None:
-        """Notes the reason, and requests more bytes if the first record batch did not fit in the response."""
-        if data.records:
-            position.request_more(batch_size)
-            self._errors.back_off([position], f"the response has {len(data.records)} bytes, less than one record batch")
-            return
+    def _handle_incomplete(self, position: FetchPosition, batches: RecordBatches, unused_bytes: int) -> None:
+        """Requests more bytes, because the first record batch did not fit in the response.
+
+        Raises:
+            CorruptRecords: there was room for it, or no response has room for it: its length is wrong.
+        """
+        received, size = len(batches.records), batches.incomplete_batch_size or 0
+        had_room = 0 < size <= min(position.partition_max_bytes, received + unused_bytes)
+        if had_room or size > MAX_REQUEST_BYTES:
+            limit = f", and a fetch requests at most {MAX_REQUEST_BYTES}" if size > MAX_REQUEST_BYTES else ""
+            raise batches.location(0).corrupt(f"its header says {size} bytes, but the broker sent fewer{limit}")
+        position.request_more(size)
+        self._errors.back_off([position], f"the response has {received} bytes, less than one record batch")
+
+    def _handle_no_records(self, position: FetchPosition, data: PartitionData, unused_bytes: int) -> None:
+        """Notes the reason, and requests more bytes if the first record batch may not have fitted in the response."""
         if data.high_watermark <= position.offset:
             self._errors.handle_early_end(position, data.high_watermark)
             return

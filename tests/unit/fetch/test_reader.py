@@ -413,6 +413,25 @@ def test_responses_that_are_damaged_differently_end_too(fake: FakeKafka) -> None
         fetched(fake, (0, 0, 20))
 
 
+@pytest.mark.parametrize("bit", [8, 14, 18, 29, 30])
+def test_a_length_beyond_the_records_is_an_error_after_few_fetches_of_bounded_size(fake: FakeKafka, bit: int) -> None:
+    """Each of the responses looks as if the record batch had not fitted."""
+
+    def lengthened(answer: Any) -> None:
+        part = answer.responses[0].partitions[0]
+        length = int.from_bytes(part.records[8:12], "big") ^ 1 << bit
+        part.records = part.records[:8] + length.to_bytes(4, "big") + part.records[12:]
+
+    fake.next("Fetch", Fault(edit=lengthened), times=100_000)
+    with pytest.raises(CorruptRecords, match=r"t-0 at offset 15 is damaged: its header says \d+ bytes.*2 responses"):
+        fetched(fake, (0, 15, 20))
+    assert len(fetches(fake)) <= MAX_ATTEMPTS
+    assert max(each.max_bytes for each in fetches(fake)) <= MAX_FRAME // 2
+    fake.clear_faults()
+    fake.next("Fetch", Fault(edit=lengthened))
+    assert fetched(fake, (0, 15, 20)) == of(0, 15, 20)
+
+
 def test_a_count_that_hides_records_is_corrupt(fake: FakeKafka) -> None:
     counted(fake, 0)
     with pytest.raises(CorruptRecords, match=r"t-1 at offset 0.*a count of 0.*2 responses"):
