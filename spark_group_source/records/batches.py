@@ -13,6 +13,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -112,6 +113,8 @@ class RecordBatches:
 
     def _part(self, first: int, last: int) -> RecordBatches:
         """The record batches of these indexes, without a copy."""
+        if (first, last) == (0, len(self)) and self.damage is None:
+            return self
         origin, end = self.boundaries[first], self.boundaries[last]
         boundaries = [each - origin for each in self.boundaries[first : last + 1]]
         return RecordBatches(self.tp, self.records[origin:end], boundaries)
@@ -138,20 +141,21 @@ class RecordBatches:
             CorruptRecords: a header that the range needs is damaged.
             UnsupportedRecords: a record batch that the range needs is in another format.
         """
-        found = self._after_earlier(start)
+        offsets = self._offset_ranges(start)
+        earlier = self._count_earlier(offsets)
+        found, offsets = self._part(earlier, len(self)), offsets.behind(earlier)
         if not len(found):
             if self.damage is not None:
                 raise self._unreadable_header(self.damage, start, high_watermark)
             return found
-        offsets = found._offset_ranges(start)
         count = offsets.count_sound()
         covered = int(offsets.nexts[count - 1]) if count else start
         # Of the first two either may be wrong, if the range starts within a record batch.
-        if (covered < end or offsets.overlap_next()[:1].any()) and count < len(found):
+        if (covered < end or offsets.overlaps_next[:1].any()) and count < len(found):
             raise BatchLocation(self.tp, covered).corrupt("its header contradicts those before and after it")
         if covered < end and self.damage is not None:
             raise self._unreadable_header(self.damage, covered, high_watermark)
-        if count < len(found) or offsets.contiguous()[-1]:
+        if count < len(found) or offsets.contiguous[-1]:
             return found._part(0, count)
         return found._confirmed_behind_gap(covered, high_watermark)
 
@@ -174,18 +178,16 @@ class RecordBatches:
             raise self.location(0).corrupt(damage)
         return self
 
-    def _after_earlier(self, start: int) -> RecordBatches:
-        """The record batches without those at the front that end before ``start``.
+    def _count_earlier(self, offsets: _OffsetRanges) -> int:
+        """How many record batches at the front end before the first offset that is needed.
 
         Raises:
-            CorruptRecords: the next one begins after ``start``, so a wrong base offset may hide the one in between.
+            CorruptRecords: the next one begins after it, so a wrong base offset may hide the one in between.
         """
-        offsets = self._offset_ranges(start)
-        earlier = (offsets.nexts <= start) & ~offsets.impossible()
-        count = len(earlier) if earlier.all() else int(np.argmin(earlier))
-        if 0 < count < len(earlier) and offsets.bases[count] > start:
-            raise BatchLocation(self.tp, start).corrupt("its header contradicts those before and after it")
-        return self._part(count, len(earlier)) if count else self
+        count = offsets.count_earlier()
+        if 0 < count < len(self) and offsets.bases[count] > offsets.start:
+            raise BatchLocation(self.tp, offsets.start).corrupt("its header contradicts those before and after it")
+        return count
 
     def _offset_ranges(self, start: int) -> _OffsetRanges:
         size = max(len(self.records) - HEADER_SIZE + 1, 0)
@@ -231,41 +233,54 @@ class RecordBatches:
         return BatchLocation(self.tp, base_offset)
 
 
-class _OffsetRanges(NamedTuple):
+@dataclass(frozen=True)
+class _OffsetRanges:
     """The offsets ``[bases[i], nexts[i])`` of each record batch in a response, which was fetched from ``start``."""
 
     start: int
     bases: npt.NDArray[np.int64]
     nexts: npt.NDArray[np.int64]
 
+    def behind(self, count: int) -> _OffsetRanges:
+        """Those without the first ones."""
+        return _OffsetRanges(self.start, self.bases[count:], self.nexts[count:]) if count else self
+
+    def count_earlier(self) -> int:
+        """How many at the front end before ``start``."""
+        if not (self.nexts[:1] <= self.start).any():
+            return 0  # as in every response of Kafka's
+        earlier = (self.nexts <= self.start) & ~self.impossible
+        return len(earlier) if earlier.all() else int(np.argmin(earlier))
+
     def count_sound(self) -> int:
         """How many come before the first one that is wrong."""
-        wrong = self.impossible() | self.contradict_neighbours()
+        wrong = self.impossible | self._contradicts_neighbours()
         return int(np.argmax(wrong)) if wrong.any() else len(wrong)
 
+    @cached_property
     def impossible(self) -> npt.NDArray[np.bool_]:
         """Whether each one ends before it begins, or begins below zero."""
         return (self.nexts <= self.bases) | (self.bases < 0)
 
+    @cached_property
     def contiguous(self) -> npt.NDArray[np.bool_]:
         """Whether each one begins where the one before it ends, or the first one at ``start``."""
-        expected = self.bases.copy()
-        expected[:1] = self.start
-        expected[1:] = self.nexts[:-1]
-        contiguous: npt.NDArray[np.bool_] = self.bases == expected
+        contiguous = np.empty(len(self.bases), np.bool_)
+        contiguous[:1] = self.bases[:1] == self.start
+        np.equal(self.bases[1:], self.nexts[:-1], out=contiguous[1:])
         return contiguous
 
-    def overlap_next(self) -> npt.NDArray[np.bool_]:
+    @cached_property
+    def overlaps_next(self) -> npt.NDArray[np.bool_]:
         """Whether each one ends behind the start of the next one."""
-        overlaps: npt.NDArray[np.bool_] = np.zeros(len(self.bases), np.bool_)
-        overlaps[:-1] = self.nexts[:-1] > self.bases[1:]
+        overlaps = np.zeros(len(self.bases), np.bool_)
+        np.greater(self.nexts[:-1], self.bases[1:], out=overlaps[:-1])
         return overlaps
 
-    def contradict_neighbours(self) -> npt.NDArray[np.bool_]:
+    def _contradicts_neighbours(self) -> npt.NDArray[np.bool_]:
         """Which one of each two that overlap is wrong: the second one, if no gap precedes the first one."""
-        overlaps, contiguous = self.overlap_next(), self.contiguous()
-        wrong = overlaps & ~contiguous
-        wrong[1:] |= (overlaps & contiguous)[:-1]
+        wrong = self.overlaps_next & ~self.contiguous
+        wrong[1:] |= (self.overlaps_next & self.contiguous)[:-1]
         return wrong
 
 
