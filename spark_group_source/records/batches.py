@@ -150,8 +150,7 @@ class RecordBatches:
             return found
         count = offsets.count_sound()
         covered = int(offsets.nexts[count - 1]) if count else start
-        # Of the first two either may be wrong, if the range starts within a record batch.
-        if (covered < end or offsets.overlaps_next[:1].any()) and count < len(found):
+        if count < len(found) and (covered < end or offsets.may_hide_next(count, end)):
             raise BatchLocation(self.tp, covered).corrupt("its header contradicts those before and after it")
         if covered < end and self.damage is not None:
             raise self._unreadable_header(self.damage, covered, high_watermark)
@@ -256,6 +255,16 @@ class _OffsetRanges:
         """How many come before the first one that is wrong."""
         wrong = self.impossible | self._contradicts_neighbours()
         return int(np.argmax(wrong)) if wrong.any() else len(wrong)
+
+    def may_hide_next(self, count: int, end: int) -> bool:
+        """Whether the last of the first ``count``, which overlaps the next one, may be the wrong one of both.
+
+        Then offsets before ``end`` may be those of the next one. If the range starts within the very first one, only a
+        gap before it would tell.
+        """
+        if self.overlaps_next[:1].any():
+            return True
+        return count > 0 and bool(self.bases[count - 1] < self.bases[count] < end)
 
     @cached_property
     def impossible(self) -> npt.NDArray[np.bool_]:

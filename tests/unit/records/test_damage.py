@@ -172,6 +172,15 @@ def test_each_flipped_bit_of_a_header_gives_the_right_rows_or_an_error(shape: st
     assert errors > 400
 
 
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_last_offset_delta_that_hides_the_next_record_batch_is_noticed_without_checksums(damaged: int) -> None:
+    batches = [batch(RECORDS, at) for at in (0, 3, 6)]
+    for bit in range(23 * 8, 27 * 8):
+        raw = b"".join([*batches[:damaged], flipped(batches[damaged], bit), *batches[damaged + 1 :]])
+        with pytest.raises(CorruptRecords, match="topic-3 at offset"):
+            decoded(PartitionRecords(find_record_batches(TP, memoryview(raw)).reliable(0, 9, 9), 0, 9), check_crcs=False)
+
+
 def test_damage_behind_the_range_does_not_matter() -> None:
     for harm in (0, 7, 11, 16, 22, 26, 60):
         raw = bytearray(SOME)
