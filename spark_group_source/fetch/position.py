@@ -68,7 +68,6 @@ def sizes_of(topic: str, partition: int) -> RecordSizes:
     return _known.setdefault((topic, partition), RecordSizes())
 
 
-
 @dataclass
 class FetchPosition:
     """The position in one range: ``offset`` is the next one to fetch.

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
 """The environment variable with Spark's directories for temporary files, which are private to the user."""
 MAX_BYTES = 32 * 2**20
-"""Maximum size in bytes of the records that one task keeps."""
+"""Maximum size in bytes of the records that one task keeps, and of those that it takes into memory."""
 MIN_BYTES = 4096
 """Minimum size in bytes of buffered records. To receive fewer again costs less than a file."""
 MAX_AGE = 600.0
@@ -56,7 +56,7 @@ class ReadAheadBuffer:
     def __init__(self, query_id: str) -> None:
         local = os.environ.get(LOCAL_DIRECTORIES, "").split(",")[0]
         self._directory = Path(local, _PREFIX + query_id) if local and query_id else None
-        self._left = MAX_BYTES
+        self._left = self._left_to_take = MAX_BYTES
         if self._directory is not None:
             _remove_old(self._directory.parent)
 
@@ -69,6 +69,9 @@ class ReadAheadBuffer:
         if path is None:
             return None
         try:
+            size = path.stat().st_size - _CHECKSUM.size - _HEADER.size
+            if self._left_to_take < size <= MAX_BYTES:
+                return None  # several tasks kept what this one is to read
             start, epoch, records = _read(path)
             batches = find_record_batches(wanted.tp, records)
             usable = epoch == wanted.epoch and (batches.next_offset or 0) > wanted.start
@@ -80,6 +83,7 @@ class ReadAheadBuffer:
         if not usable:
             _unlink(path)
             return None
+        self._left_to_take -= len(records)
         return _first_records(wanted, start, batches)
 
     def remove(self, read: OffsetRange, problem: str) -> None:
@@ -166,7 +170,12 @@ def _remove_old(local: Path) -> None:
     if now < _next_removal[0]:
         return
     _next_removal[0] = now + REMOVAL_INTERVAL
-    for directory in local.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another worker may remove it, too
-            if now - directory.stat().st_mtime > MAX_AGE:
-                shutil.rmtree(directory)
+    with contextlib.suppress(OSError):  # a disk that fails is no reason for a task to fail
+        for directory in list(local.glob(f"{_PREFIX}*")):
+            _remove_if_old(directory, now)
+
+
+def _remove_if_old(directory: Path, now: float) -> None:
+    with contextlib.suppress(OSError):  # another worker may remove it, too
+        if now - directory.stat().st_mtime > MAX_AGE:
+            shutil.rmtree(directory)

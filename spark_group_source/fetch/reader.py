@@ -214,6 +214,12 @@ class TaskReader:
         self._in_flight: dict[int, InFlightFetch] = {}
         self._last_progress = clock()
 
+    @property
+    def _max_wait(self) -> float:
+        """Maximum seconds that a broker waits for records: one that waits longer than the client would look silent."""
+        client = min(self._cluster.options.request_timeout, self._settings.poll_timeout)
+        return min(self._settings.max_wait, client / 2)
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, by offset within each partition. Call it once."""
         if kept := self._take_kept():
@@ -330,8 +336,7 @@ class TaskReader:
         max_bytes = max(self._settings.max_bytes, *(position.partition_max_bytes for position in positions))
         request = build_request(
             [FetchPartition(p.tp, p.topic_id, p.offset, p.partition_max_bytes, p.leader_epoch) for p in positions],
-            # A broker that waits longer than the client would look silent.
-            max_wait=min(self._settings.max_wait, self._cluster.options.request_timeout / 2),
+            max_wait=self._max_wait,
             max_bytes=max_bytes,
             read_committed=self._settings.read_committed,
             min_bytes=self._settings.min_bytes,
@@ -440,7 +445,7 @@ class TaskReader:
         at once, as is one for more bytes or to another broker. An error has its own backoff.
         """
         min_pause = self._cluster.options.retry_backoff
-        max_pause = max(self._settings.max_wait, min_pause)
+        max_pause = max(self._max_wait, min_pause)
         for position, offset, size in zip(fetch.positions, fetch.offsets, fetch.sizes, strict=True):
             backs_off = position.next_fetch_at > self._clock()
             asks_for_more = position.partition_max_bytes > size
@@ -522,7 +527,7 @@ class TaskReader:
         ]
         if pending:
             raise DeadlineExceeded(
-                f"A task fetched no records for {stuck:.0f} s: {some(pending, most=MAX_LISTED)}.",
+                f"A task fetched no records for {stuck:.1f} s: {some(pending, most=MAX_LISTED)}.",
                 "Check these brokers and partitions. If they are only slow, raise kafkaConsumer.pollTimeoutMs.",
             )
 

@@ -206,6 +206,34 @@ def test_a_task_keeps_a_limited_number_of_bytes(fake: FakeKafka, local: Path, mo
     assert 0 < sum(path.stat().st_size for path in kept_files(local)) < 60_000 + 100
 
 
+def test_a_task_takes_a_limited_number_of_bytes_however_many_tasks_kept_them(
+    fake: FakeKafka, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for partition in (0, 1):
+        rows(fake, (partition, 0, 10))
+    monkeypatch.setattr(read_ahead, "MAX_BYTES", max(path.stat().st_size for path in kept_files(local)))
+    taken = []
+    take = read_ahead.ReadAheadBuffer.take
+
+    def noted(buffer: read_ahead.ReadAheadBuffer, wanted: Any) -> Any:
+        taken.append(take(buffer, wanted))
+        return taken[-1]
+
+    monkeypatch.setattr(read_ahead.ReadAheadBuffer, "take", noted)
+    assert rows(fake, (0, 10, 20), (1, 10, 20)) == of(0, 10, 20) + of(1, 10, 20)
+    assert [found is not None for found in taken] == [True, False]
+
+
+def test_a_directory_that_cannot_be_listed_does_not_fail_a_task(
+    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "glob", fails)
+    assert rows(fake, (0, 0, 10)) == of(0, 0, 10)
+
+
 def test_kept_files_are_private_and_removed_after_their_use(fake: FakeKafka, local: Path) -> None:
     rows(fake, (0, 0, 10))
     (path,) = kept_files(local)

@@ -295,6 +295,12 @@ def test_a_loss_is_decided_before_a_short_poll_timeout_ends_the_task(
         read_shortly((0, 0, 20), topic_id=old, skip=False)
 
 
+def test_a_broker_answers_within_a_short_poll_timeout_so_that_an_early_end_is_seen(fake: FakeKafka) -> None:
+    """A broker waits for records at the end of its log."""
+    assert fetched(fake, (0, 13, 29), fail_on_data_loss=False, poll_timeout=0.4, max_wait=30.0) == of(0, 13, 20)
+    assert {each.max_wait_ms for each in fetches(fake)} == {200}
+
+
 @pytest.mark.parametrize("fail_on_data_loss", [True, False], ids=["fail", "skip"])
 def test_a_broker_without_the_topic_or_its_id_does_not_delete_it(fake: FakeKafka, fail_on_data_loss: bool) -> None:
     fake.next("Fetch", Fault(error=100), times=MAX_ATTEMPTS + 5)

@@ -178,7 +178,9 @@ def test_a_last_offset_delta_that_hides_the_next_record_batch_is_noticed_without
     for bit in range(23 * 8, 27 * 8):
         raw = b"".join([*batches[:damaged], flipped(batches[damaged], bit), *batches[damaged + 1 :]])
         with pytest.raises(CorruptRecords, match="topic-3 at offset"):
-            decoded(PartitionRecords(find_record_batches(TP, memoryview(raw)).reliable(0, 9, 9), 0, 9), check_crcs=False)
+            decoded(
+                PartitionRecords(find_record_batches(TP, memoryview(raw)).reliable(0, 9, 9), 0, 9), check_crcs=False
+            )
 
 
 def test_damage_behind_the_range_does_not_matter() -> None:
