@@ -101,36 +101,44 @@ class BrokerSelection:
         Raises:
             DataLoss, TopicError: as :meth:`FetchErrorHandler.handle_error`.
         """
-        topic_names = {position.tp.topic for position in positions}
-        fresh = any(position.backoff for position in positions)
         try:
-            topics = self._cluster.topics(topic_names, self._errors.deadline(), fresh=fresh)
-            if not fresh and any(
-                UNKNOWN_EPOCH < _leader_epoch(each, topics) < each.verified_epoch for each in positions
-            ):
-                # The metadata of this executor is older than the plan.
-                topics = self._cluster.topics(topic_names, self._errors.deadline(), fresh=True)
+            topics = self._metadata(positions)
         except RetriableError as error:
             self._errors.back_off(positions, error.happened)
             return
-        with_leader: list[tuple[FetchPosition, int]] = []
+        with_leader = []
         for position in positions:
-            topic = topics.get(position.tp.topic)
-            error_code = metadata_error(position, topic)
-            if error_code:
-                self._errors.handle_error(position, error_code)
-            elif topic is not None:
-                position.topic_id = topic.id or position.topic_id
-                position.leader_epoch = _leader_epoch(position, topics)
-                leader = topic.partitions.get(position.tp.partition)
-                if leader is None:
-                    self._errors.back_off([position], "it has no leader, or does not exist")
-                else:
-                    with_leader.append((position, leader))
+            leader = self._leader(position, topics)
+            if leader is not None:
+                with_leader.append((position, leader))
         self._check_epochs([position for position, _ in with_leader if position.needs_epoch_check], topics)
         for position, leader in with_leader:
             if not position.needs_epoch_check:
                 yield position, self._replicas.broker(position.tp, leader)
+
+    def _metadata(self, positions: Sequence[FetchPosition]) -> Mapping[str, Topic]:
+        """The topics of the positions, which are not older than an error, nor than the plan."""
+        topic_names = {position.tp.topic for position in positions}
+        fresh = any(position.backoff for position in positions)
+        topics = self._cluster.topics(topic_names, self._errors.deadline(), fresh=fresh)
+        if not fresh and any(UNKNOWN_EPOCH < _leader_epoch(each, topics) < each.verified_epoch for each in positions):
+            return self._cluster.topics(topic_names, self._errors.deadline(), fresh=True)
+        return topics
+
+    def _leader(self, position: FetchPosition, topics: Mapping[str, Topic]) -> int | None:
+        """The leader of a position, which learns its epoch and the topic's id; ``None`` if the position backs off."""
+        topic = topics.get(position.tp.topic)
+        if error_code := metadata_error(position, topic):
+            self._errors.handle_error(position, error_code)
+            return None
+        if topic is None:
+            return None  # which is an error above
+        position.topic_id = topic.id or position.topic_id
+        position.leader_epoch = _leader_epoch(position, topics)
+        leader = topic.partitions.get(position.tp.partition)
+        if leader is None:
+            self._errors.back_off([position], "it has no leader, or does not exist")
+        return leader
 
     def _check_epochs(self, positions: Sequence[FetchPosition], topics: Mapping[str, Topic]) -> None:
         """Asks leaders elected after the plan whether their logs still have the ranges up to their ends."""
@@ -305,24 +313,28 @@ class TaskReader:
 
     def _send_fetches(self) -> None:
         """Sends a fetch to every broker that has due positions and no fetch in flight."""
-        now = self._clock()
-        in_flight = {id(position) for fetch in self._in_flight.values() for position in fetch.positions}
-        due = [p for p in self._positions if not p.done and p.next_fetch_at <= now and id(p) not in in_flight]
         by_broker: dict[int, list[FetchPosition]] = defaultdict(list)
-        for position, broker in self._selection.brokers(due):
+        for position, broker in self._selection.brokers(self._due()):
             by_broker[broker].append(position)
         connect_by = Deadline.after(CONNECT_TIME, self._clock)
-        for broker in sorted(by_broker, key=self._preference):
-            positions = by_broker[broker]
-            if broker in self._in_flight:
-                continue
+        idle = [broker for broker in by_broker if broker not in self._in_flight]
+        for broker in sorted(idle, key=self._preference):
             if throttled := self._cluster.throttle_remaining(broker, PURPOSE):
-                # The task still reads from the other brokers.
-                for position in positions:
-                    position.next_fetch_at = now + throttled
-                    position.last_problem = f"broker {broker} throttles this client"
-                continue
-            self._send(broker, positions, connect_by)
+                self._wait_for_throttling(broker, by_broker[broker], throttled)
+            else:
+                self._send(broker, by_broker[broker], connect_by)
+
+    def _due(self) -> list[FetchPosition]:
+        """The positions to fetch now: those without a delay, and not in a fetch in flight."""
+        now = self._clock()
+        in_flight = {id(position) for fetch in self._in_flight.values() for position in fetch.positions}
+        return [p for p in self._positions if not p.done and p.next_fetch_at <= now and id(p) not in in_flight]
+
+    def _wait_for_throttling(self, broker: int, positions: list[FetchPosition], seconds: float) -> None:
+        """Delays the fetches of one broker. The task still reads from the others."""
+        for position in positions:
+            position.next_fetch_at = self._clock() + seconds
+            position.last_problem = f"broker {broker} throttles this client"
 
     def _preference(self, broker: int) -> tuple[bool, int]:
         """Sorts connected brokers first, and last those whose connections have failed: the others need not wait."""
@@ -362,22 +374,26 @@ class TaskReader:
         The wait also ends when the backoff of a position does.
         """
         now = self._clock()
-        backoffs = [each.next_fetch_at - now for each in self._positions if each.next_fetch_at > now and not each.done]
         left = self._last_progress + self._settings.poll_timeout - now
+        delays = [each.next_fetch_at - now for each in self._positions if each.next_fetch_at > now and not each.done]
         if not self._in_flight:
-            time.sleep(max(0.0, min(*backoffs, left)) if backoffs else 0.0)
+            time.sleep(max(0.0, min(*delays, left)) if delays else 0.0)
             return []
         request_timeouts = [fetch.deadline.remaining() for fetch in self._in_flight.values()]
-        timeout = min(*backoffs, *request_timeouts, left)
         broker_of = {fetch.connection.fileno(): broker for broker, fetch in self._in_flight.items()}
-        ready = [broker_of[descriptor] for descriptor in poll_readable(broker_of, timeout)]
-        overdue = {broker for broker, fetch in self._in_flight.items() if fetch.deadline.expired()}
-        for broker in overdue.difference(ready):
+        readable = poll_readable(broker_of, min(*delays, *request_timeouts, left))
+        ready = [broker_of[descriptor] for descriptor in readable]
+        self._give_up_overdue(ready)
+        return ready
+
+    def _give_up_overdue(self, ready: Sequence[int]) -> None:
+        """Closes the connections of brokers that did not answer in time; ``ready`` have."""
+        overdue = [broker for broker, fetch in self._in_flight.items() if fetch.deadline.expired()]
+        for broker in set(overdue).difference(ready):
             fetch = self._in_flight.pop(broker)
             fetch.connection.close()
             timeout = self._cluster.options.request_timeout
             self._errors.back_off(fetch.positions, f"broker {fetch.connection} did not answer within {timeout:.1f} s")
-        return ready
 
     def _receive(self, fetch: InFlightFetch) -> Response | None:
         try:
