@@ -485,7 +485,7 @@ class TaskReader:
             self._errors.handle_earlier_records(position)
             return None
         behind_gap = position.offset < batches.base_offset(0)
-        has_next = (batches.next_offset or 0) < data.high_watermark
+        has_next = (batches.next_offset or 0) < max(data.high_watermark, position.range.end)
         if lone and behind_gap and has_next and position.partition_max_bytes < position.max_bytes:
             # A gap of compaction, or a wrong base offset: the next record batch tells, if it fits in a response.
             self._request_more(position)

@@ -156,23 +156,24 @@ class RecordBatches:
             raise self._unreadable_header(self.damage, covered, high_watermark)
         if count < len(found) or offsets.contiguous[-1]:
             return found._part(0, count)
-        return found._confirmed_behind_gap(covered, high_watermark)
+        return found._confirmed_behind_gap(covered, end, high_watermark)
 
-    def _confirmed_behind_gap(self, covered: int, high_watermark: int) -> RecordBatches:
+    def _confirmed_behind_gap(self, covered: int, end: int, high_watermark: int) -> RecordBatches:
         """The record batches without the last one, which a gap precedes, if its successor still has to confirm it.
 
         Args:
             covered: the offset after the last one.
+            end: the end of the needed range, which was below the high watermark when it was planned.
 
         Raises:
-            CorruptRecords: it is the only one, and ends behind the high watermark. Compaction works below that.
+            CorruptRecords: it is the only one, and ends behind both. Compaction works below the high watermark.
         """
         count = len(self)
         if covered == high_watermark:
             return self  # it is the last one of the log
         if count > 1:
             return self._part(0, count - 1)
-        if covered > high_watermark:
+        if covered > max(high_watermark, end):
             damage = f"it ends at {covered}, behind the high watermark {high_watermark}, and a gap precedes it"
             raise self.location(0).corrupt(damage)
         return self

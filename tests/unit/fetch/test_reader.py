@@ -394,6 +394,15 @@ def test_records_behind_an_older_high_watermark_are_read(fake: FakeKafka) -> Non
     assert len(fetches(fake)) == 1
 
 
+@pytest.mark.parametrize("start", [0, 25])
+def test_records_behind_a_gap_of_compaction_and_an_older_high_watermark_are_read(fake: FakeKafka, start: int) -> None:
+    log = fake.logs["t"][0]
+    log.append_count(70)
+    fill(fake, batches=1)
+    fake.next("Fetch", Fault(edit=behind_mark), times=100)
+    assert fetched(fake, (0, start, 95)) == of(0, start, 20) + of(0, 90, 95)
+
+
 @pytest.mark.parametrize("at", [BASE_OFFSET, LENGTH, CHECKED])
 def test_one_damaged_response_is_fetched_again_from_another_connection(fake: FakeKafka, at: int) -> None:
     fill(fake, partition=1)

@@ -213,9 +213,11 @@ def test_records_behind_an_older_high_watermark_are_healthy() -> None:
     assert confirmed.reliable(3, 12, 5).next_offset == 12, "the successor of the one behind the gap is there"
 
 
-def test_a_lone_record_batch_behind_a_gap_and_the_high_watermark_is_corrupt() -> None:
+def test_a_lone_record_batch_behind_a_gap_the_range_and_the_high_watermark_is_corrupt() -> None:
     with pytest.raises(CorruptRecords, match="offset 19 is damaged: it ends at 22, behind the high watermark 20"):
-        find_record_batches(TP, memoryview(batch(RECORDS, 19))).reliable(3, 22, 20)
+        find_record_batches(TP, memoryview(batch(RECORDS, 19))).reliable(3, 21, 20)
+    planned = find_record_batches(TP, memoryview(batch(RECORDS, 19))).reliable(3, 22, 20)
+    assert planned.next_offset == 22, "the high watermark was there when the range was planned"
 
 
 def test_record_batches_before_the_requested_offset_are_left_out() -> None:
