@@ -12,6 +12,7 @@ from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.settings import WireOptions
 
 MAX_BYTES = 1024 * 1024
@@ -19,7 +20,12 @@ MAX_BYTES = 1024 * 1024
 
 
 def with_records(
-    ranges: Sequence[OffsetRange], wire: WireOptions, *, read_committed: bool, timeout: float
+    ranges: Sequence[OffsetRange],
+    wire: WireOptions,
+    *,
+    read_committed: bool,
+    timeout: float,
+    identity: ClusterIdentity | None = None,
 ) -> set[TopicPartition]:
     """The partitions of these ranges that have a visible record there. Reads all of the ranges: keep them short.
 
@@ -28,16 +34,18 @@ def with_records(
     Args:
         read_committed: the records of aborted transactions are not visible.
         timeout: seconds without a response after which the call fails.
+        identity: which cluster the leaders must belong to.
 
     Raises:
         DataLoss: the log begins after the start of a range.
         GroupSourceError: a leader does not answer, or rejects the fetch; or records are damaged.
     """
     settings = FetchSettings(read_committed=read_committed, fetch_max_bytes=MAX_BYTES, poll_timeout=timeout)
-    wire = replace(wire, rack=None)  # leaders are known to answer
+    # Leaders are known to answer, and no lookup may take longer than the call.
+    wire = replace(wire, rack=None, request_timeout=min(wire.request_timeout, timeout))
     task = FetchTask(tuple(ranges), wire, arrow_schema(("topic", "partition")), settings)
     found: set[TopicPartition] = set()
-    cluster = Cluster(wire)
+    cluster = Cluster(wire, identity=identity)
     try:
         for rows in TaskReader(task, cluster).batches():
             found |= {TopicPartition(row["topic"], row["partition"]) for row in rows.to_pylist()}

@@ -96,7 +96,7 @@ class AvailableNowTarget:
         self._interval = POLL_INTERVALS[0]
         self._extension_due = self.extended = False
         self._hinted = False
-        self._tails = TailScan(clients.cluster.options, clock)
+        self._tails = TailScan(clients.cluster.options, clients.cluster.identity, clock)
 
     def set_once(
         self,

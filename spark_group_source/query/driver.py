@@ -232,6 +232,7 @@ class Driver:
         if self._identity.expect(logged.cluster):
             # Only these clients have asked a broker before, for the starts of a query that turned out not to be new.
             self._clients.cluster.forget()
+            self._assigned_partitions.resolver.forget_latest()
         topics = self._topics.find(logged.ranges)
         if lacks := self._clients.cluster.lacks():
             log.warning("group %s: these brokers have no %s", self._options.group.group_id, "; no ".join(lacks))

@@ -272,6 +272,10 @@ class StartOffsetResolver:
             self._latest = PinnedStarts(to_pin).pin(found).offsets
         return self._latest
 
+    def forget_latest(self) -> None:
+        """Looks the latest offsets up again: another cluster returned them. Caller: the query, before the start."""
+        self._latest = None
+
     @property
     def timeout(self) -> float:
         """Maximum seconds that :meth:`resolve` takes."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from spark_group_source.clock import Clock
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.offsets import OffsetRange, Offsets, TopicPartition
+from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.settings import WireOptions
 
 log = logging.getLogger(__name__)
@@ -48,8 +49,9 @@ class TailScan:
     ``_failures`` how often in a row a partition could not be read.
     """
 
-    def __init__(self, wire: WireOptions, clock: Clock) -> None:
+    def __init__(self, wire: WireOptions, identity: ClusterIdentity, clock: Clock) -> None:
         self._wire = wire
+        self._identity = identity
         self._clock = clock
         self._empty: dict[TopicPartition, Tail] = {}
         self._with_records: dict[TopicPartition, Tail] = {}
@@ -104,7 +106,9 @@ class TailScan:
         from spark_group_source.fetch.visible import with_records  # noqa: PLC0415 -- numpy takes 0.1 s
 
         try:
-            found = with_records(ranges, self._wire, read_committed=read_committed, timeout=SCAN_TIMEOUT)
+            found = with_records(
+                ranges, self._wire, read_committed=read_committed, timeout=SCAN_TIMEOUT, identity=self._identity
+            )
         except GroupSourceError as error:
             log.debug("cannot look at what follows the group's commits: %s", error)
             self._retry_at = self._clock() + SCAN_TIMEOUT

@@ -10,7 +10,7 @@ import pytest
 from spark_group_source.errors import DeadlineExceeded, OtherCluster
 from spark_group_source.fetch import reader
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.offsets import BatchOffset, OffsetRange
+from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query import topics
 from spark_group_source.records.columns import arrow_schema
@@ -205,3 +205,21 @@ def test_a_checkpoint_without_a_cluster_gets_one_with_the_next_batch_that_reads(
     assert again.begin() == [OffsetRange("topic", 0, FIRST, FIRST + 1, first.end.ranges[on_fake.tp(0)].topic_id, 0)]
     assert again.running is not None
     assert again.running.cluster == on_fake.fake.cluster_id
+
+
+def test_latest_of_an_added_topic_is_that_of_the_checkpoints_cluster(on_fake: Bench, other: FakeKafka) -> None:
+    on_fake.produce(*[FIRST] * 4)
+    first = on_fake.start().idle()
+    first.close()
+    for kafka, count in ((on_fake.fake, FIRST), (other, 20)):
+        kafka.create_topic("added", partitions=1)
+        kafka.produce("added", ["old"] * count, partition=0)
+    for broker in on_fake.fake.brokers.values():
+        SERVERS.record_failure(("127.0.0.1", broker.port))  # so that the other cluster's server is asked first
+    more = {"subscribe": "topic,added", "startingOffsets": "latest", **servers(other, on_fake.fake)}
+    again = on_fake.query(BatchOffset.from_json(first.end.as_json()), **more)
+    again.driver.pin_starts()
+    again.start().idle()
+    on_fake.fake.produce("added", ["new"], partition=0)
+    eventually(lambda: again.idle() and again.end.ends()[TopicPartition("added", 0)] == FIRST + 1, "the new record")
+    assert sum(read.size for read in again.read) == 1

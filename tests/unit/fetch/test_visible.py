@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.fetch.visible import with_records
 from spark_group_source.offsets import OffsetRange, TopicPartition
+from spark_group_source.wire.identity import ClusterIdentity
 from tests.fake import FakeKafka, Fault
 from tests.unit.fetch.tasks import aborted, fill
 from tests.unit.records.build import Record, batch, marker
@@ -49,3 +52,12 @@ def test_a_leader_without_an_answer_is_an_error_within_the_time(fake: FakeKafka)
     fake.next("Fetch", Fault(silent=True), times=10)
     with pytest.raises(DeadlineExceeded):
         found(fake, (0, 0, 5), timeout=0.3)
+
+
+def test_leaders_of_another_cluster_say_nothing(fake: FakeKafka) -> None:
+    fill(fake, batches=1)
+    for identity, answers in ((ClusterIdentity(str(fake.cluster_id)), True), (ClusterIdentity("another"), False)):
+        wire, given = wire_options(fake, retry_backoff_max=0.02), [OffsetRange("t", 0, 0, 5)]
+        with contextlib.nullcontext() if answers else pytest.raises(DeadlineExceeded, match="'another'"):
+            assert with_records(given, wire, read_committed=True, timeout=0.3, identity=identity) == {FIRST}
+    assert fake.request_count("Fetch") == 1

@@ -28,6 +28,7 @@ from spark_group_source.query import available_now
 from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.offset_tracker import UNDECIDED
 from spark_group_source.wire.cluster import Metadata, Topic
+from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.settings import WireOptions
 from tests.unit.hand_clock import Hand
 
@@ -41,6 +42,7 @@ class World:
 
     def __init__(self) -> None:
         self.hand = Hand()
+        self.identity = ClusterIdentity()
         self.logs = {A: (0, 10), B: (3, 3)}
         self.offsets: dict[TopicPartition, int] = {}
         self.refused: RequestFailed | None = None
@@ -94,10 +96,11 @@ class World:
         return {tp: self.logs[tp][2 + wanted[tp] if wanted[tp] == -2 else 1] for tp in answering}
 
     def with_records(
-        self, ranges: Sequence[OffsetRange], wire: WireOptions, *, read_committed: bool, timeout: float
+        self, ranges: Sequence[OffsetRange], wire: WireOptions, *, read_committed: bool, **more: object
     ) -> set[TopicPartition]:
         if self.scans_fail:
             raise DeadlineExceeded("No answer.")
+        assert more["identity"] is self.identity
         self.scanned += ranges
         hidden = {tp: {abs(at) for at in found if at >= 0 or read_committed} for tp, found in self.markers.items()}
         return {each.tp for each in ranges if set(range(each.start, each.end)) - hidden.get(each.tp, set())}
