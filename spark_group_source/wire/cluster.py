@@ -177,7 +177,13 @@ class Connections:
             kept.close()
         # Callers retry until a broker responds, so each name gets its turn.
         name = min(names, key=lambda name: (SERVERS.failures((name, port)), random.random()))
-        self._bootstrap = self._open(name, port, deadline)
+        try:
+            self._bootstrap = self._open(name, port, deadline)
+        except RetriableError:
+            if name != host:
+                SERVERS.record_failure((host, port))  # the option's name, by which servers are sorted
+            raise
+        SERVERS.record_success((host, port))
         return self._bootstrap
 
     def close_retired(self, known: Collection[int]) -> None:
@@ -490,8 +496,8 @@ class Cluster:
         while True:
             errors: list[GroupSourceError] = []
             candidates = self._candidates()
-            for tried, connect in enumerate(candidates):
-                turn = _turn(deadline, len(candidates) - tried)
+            for tried, (connect, least) in enumerate(candidates):
+                turn = _turn(deadline, len(candidates) - tried, least)
                 if errors and turn.expired():
                     break
                 try:
@@ -508,18 +514,22 @@ class Cluster:
                 raise rejection or _no_answer(name, reported) from reported[0]
             waiting.sleep(seconds, deadline)
 
-    def _candidates(self) -> list[Callable[[Deadline], Connection]]:
-        """Returns functions that connect, in the order of the tries.
+    def _candidates(self) -> list[tuple[Callable[[Deadline], Connection], float]]:
+        """Returns functions that connect, in the order of the tries, each with the minimum seconds of its turn.
 
         Connected brokers come first, then known brokers, then bootstrap servers; of each kind, those that failed least.
         But the second is a bootstrap server: if all known brokers have moved and their former addresses are silent, no
-        number of them keeps the lookup from the servers that know the new ones (the aim of KIP-899).
+        number of them keeps the lookup from the servers that know the new ones (the aim of KIP-899). A server that needs
+        longer for TLS, the sign-in and its answer gets longer the next time.
         """
         addresses = {(broker.host, broker.port) for broker in self._brokers.values()}
         servers = [server for server in self.options.bootstrap_servers if server not in addresses]
         servers.sort(key=SERVERS.failures)  # of equals the first one that the option names
-        to_known = [partial(self.connection, broker_id) for broker_id in sorted(self._brokers, key=self._preference)]
-        to_bootstrap = [partial(self._connections.to_bootstrap, *server) for server in servers]
+        known = sorted(self._brokers, key=self._preference)
+        to_known = [(partial(self.connection, broker_id), MIN_BROKER_TIMEOUT) for broker_id in known]
+        to_bootstrap = [
+            (partial(self._connections.to_bootstrap, *server), SERVERS.patience(server)) for server in servers
+        ]
         return [*to_known[:1], *to_bootstrap[:1], *to_known[1:], *to_bootstrap[1:]]
 
     def _preference(self, broker_id: int) -> tuple[bool, int, float]:
@@ -533,12 +543,12 @@ def _first_rejection(errors: Iterable[GroupSourceError]) -> AuthenticationFailed
     return next((error for error in errors if isinstance(error, AuthenticationFailed)), None)
 
 
-def _turn(deadline: Deadline, left: int) -> Deadline:
-    """The time of the next of ``left`` candidates: an equal part, or a second, but only half if others wait."""
+def _turn(deadline: Deadline, left: int, least: float) -> Deadline:
+    """The time of the next of ``left`` candidates: an equal part, or the ``least``, but only half if others wait."""
     if left == 1:
         return deadline
     remaining = deadline.remaining()
-    return deadline.at_most(max(remaining / left, min(MIN_BROKER_TIMEOUT, remaining / 2)))
+    return deadline.at_most(max(remaining / left, min(least, remaining / 2)))
 
 
 def _no_answer(request: str, errors: Sequence[GroupSourceError]) -> BrokerUnavailable:

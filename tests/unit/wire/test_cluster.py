@@ -20,6 +20,7 @@ from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import KEEP_TOPICS, Cluster
 from spark_group_source.wire.connection import Connection, Throttle
+from spark_group_source.wire.reachability import SERVERS
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.fake import FakeKafka, Fault
@@ -96,8 +97,11 @@ def test_a_silent_broker_leaves_time_for_another_broker(fake: FakeKafka, cluster
         assert cluster.metadata(["t"], after(2.0)).topics["t"].partitions
 
 
-@pytest.mark.parametrize(("silent", "seconds"), [(12, 4.0), (3, 1.0), (1, 1.0)])
-def test_no_number_of_silent_brokers_keeps_a_lookup_from_the_bootstrap_servers(silent: int, seconds: float) -> None:
+@pytest.mark.parametrize(("silent", "seconds", "delay"), [(12, 4.0, 0.0), (12, 4.0, 0.4), (3, 1.0, 0.0), (1, 1.0, 0.0)])
+def test_no_number_of_silent_brokers_keeps_a_lookup_from_the_bootstrap_servers(
+    silent: int, seconds: float, delay: float
+) -> None:
+    SERVERS.clear()
     with FakeKafka(brokers=silent + 1) as fake:
         bootstrap = fake.brokers[silent + 1]
         with closing(Cluster(WireOptions((("127.0.0.1", bootstrap.port),), "test"))) as cluster:
@@ -107,6 +111,9 @@ def test_no_number_of_silent_brokers_keeps_a_lookup_from_the_bootstrap_servers(s
                 cluster.connection(broker, after())
                 fake.brokers[broker].hung = True
             fake.fenced = set(range(1, silent + 1))
+            cluster._connections._bootstrap.close()  # type: ignore[union-attr]
+            for api in ("ApiVersions", "ClusterId", "Metadata"):
+                fake.next(api, Fault(delay=delay, broker=bootstrap.node), times=9)
             assert set(cluster.metadata(None, after(seconds)).brokers) == {bootstrap.node}
 
 

@@ -264,6 +264,20 @@ def test_a_bootstrap_server_that_failed_is_tried_after_the_others() -> None:
         assert not poll_readable([silent.fileno()], 0)
 
 
+def test_a_bootstrap_server_of_which_all_names_failed_is_tried_after_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "getnameinfo", lambda where, flags: ("localhost", str(where[1])))
+    with FakeKafka() as fake, socket.create_server((LOOPBACK, 0)) as silent:
+        servers = (silent.getsockname(), (LOOPBACK, fake.brokers[1].port))
+        options = WireOptions(servers, "test", canonical_bootstrap=True, connect_timeout=0.2, connect_timeout_max=0.2)
+        for _ in range(3):
+            with closing(Cluster(options)) as cluster:
+                assert cluster.metadata(None, after()).brokers
+        silent.accept()[0].close()
+        assert not poll_readable([silent.fileno()], 0)
+
+
 def test_the_failures_of_many_addresses_are_bounded() -> None:
     for port in range(MAX_KEPT + 10):
         ADDRESSES.record_failure(("b", port))
