@@ -519,8 +519,8 @@ class Cluster:
 
         Connected brokers come first, then known brokers, then bootstrap servers; of each kind, those that failed least.
         But the second is a bootstrap server: if all known brokers have moved and their former addresses are silent, no
-        number of them keeps the lookup from the servers that know the new ones (the aim of KIP-899). A server that needs
-        longer for TLS, the sign-in and its answer gets longer the next time.
+        number of them keeps the lookup from the servers that know the new ones (the aim of KIP-899). A server that
+        needs longer for TLS, the sign-in and its answer gets longer the next time.
         """
         addresses = {(broker.host, broker.port) for broker in self._brokers.values()}
         servers = [server for server in self.options.bootstrap_servers if server not in addresses]

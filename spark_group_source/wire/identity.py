@@ -13,11 +13,18 @@ import threading
 
 from spark_group_source.clock import Clock, LogEvery, monotonic
 from spark_group_source.errors import OtherCluster
+from spark_group_source.text import printable
 
 log = logging.getLogger(__name__)
 
 WARN_AGAIN = 600.0
 """Seconds between two warnings about one address of another cluster."""
+
+MAX_WARNED = 100
+"""Addresses of which the last warning is remembered; of one that is forgotten the next warning comes sooner."""
+
+_MOST = 100
+"""Maximum number of characters of an id in a message: a broker may report any text."""
 
 _WHAT_TO_DO = (
     "Correct 'kafka.bootstrap.servers', or the address that the cluster's brokers advertise. To read another cluster"
@@ -68,18 +75,25 @@ class ClusterIdentity:
             self._id = self._id or reported or ""
             if _may_be_same(self._id, reported or ""):
                 return
-            warning_due = self._warnings.setdefault(broker, LogEvery(WARN_AGAIN, self._clock)).try_acquire()
+            warning_due = self._warning_of(broker).try_acquire()
+        ids = printable(reported or "", _MOST), printable(self._id, _MOST)
         if warning_due:
             log.warning(
                 "broker %s belongs to cluster '%s', and this query reads cluster '%s': treating it as unavailable."
                 " Another cluster may have taken over its address.",
                 broker,
-                reported,
-                self._id,
+                *ids,
             )
         raise OtherCluster(
-            f"Broker {broker} belongs to cluster '{reported}', and this query reads cluster '{self._id}'.", _WHAT_TO_DO
+            f"Broker {broker} belongs to cluster '{ids[0]}', and this query reads cluster '{ids[1]}'.", _WHAT_TO_DO
         )
+
+    def _warning_of(self, broker: str) -> LogEvery:
+        warning = self._warnings.pop(broker, None) or LogEvery(WARN_AGAIN, self._clock)
+        self._warnings[broker] = warning
+        if len(self._warnings) > MAX_WARNED:
+            del self._warnings[next(iter(self._warnings))]
+        return warning
 
 
 def _may_be_same(cluster_id: str, other: str) -> bool:

@@ -12,7 +12,7 @@ from kafka.protocol.api_key import ApiKey
 from spark_group_source.errors import BrokerUnavailable, OtherCluster
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.identity import WARN_AGAIN, ClusterIdentity
+from spark_group_source.wire.identity import MAX_WARNED, WARN_AGAIN, ClusterIdentity
 from spark_group_source.wire.reachability import SERVERS
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
@@ -67,6 +67,16 @@ def test_each_address_of_another_cluster_is_warned_of_at_once_and_then_rarely(
     hand.now += 1
     rejected("b:1")
     assert len(caplog.messages) == 3
+
+
+def test_an_id_and_many_addresses_fill_neither_the_log_nor_memory(caplog: pytest.LogCaptureFixture) -> None:
+    identity = ClusterIdentity(FIRST)
+    for port in [*range(3 * MAX_WARNED), 3 * MAX_WARNED - 1]:
+        with pytest.raises(OtherCluster, match=rf"b:{port} belongs to cluster '\\x1b\[31mx*\\nERROR x+ \.\.\.', and"):
+            identity.check("\x1b[31m\nERROR " + "x" * 1000, f"b:{port}")
+    assert len(identity._warnings) == MAX_WARNED
+    assert len(caplog.messages) == 3 * MAX_WARNED
+    assert all(message.isprintable() and len(message) < 400 for message in caplog.messages)
 
 
 @pytest.fixture
