@@ -292,6 +292,17 @@ KEEP_TOPICS = 600.0
 _UNREACHABLE = "Check 'kafka.bootstrap.servers', and that this machine can reach the addresses that brokers advertise."
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A server for a request that any broker can answer."""
+
+    address: Address
+    connect: Callable[[Deadline], Connection]
+
+    def failures(self) -> int:
+        return SERVERS.failures(self.address)
+
+
 class Cluster:
     """Brokers, topics and connections of one thread.
 
@@ -496,12 +507,12 @@ class Cluster:
         while True:
             errors: list[GroupSourceError] = []
             candidates = self._candidates()
-            for tried, (connect, least) in enumerate(candidates):
-                turn = _turn(deadline, len(candidates) - tried, least)
+            for tried, candidate in enumerate(candidates):
+                turn = _turn(deadline, len(candidates) - tried, self._least(candidate))
                 if errors and turn.expired():
                     break
                 try:
-                    return ask(connect(turn), turn.at_most(self.options.request_timeout))
+                    return ask(candidate.connect(turn), turn.at_most(self.options.request_timeout))
                 except (BrokerUnavailable, DeadlineExceeded, ProtocolError, AuthenticationFailed) as error:
                     errors.append(error)
             rejection = rejection or _first_rejection(errors)
@@ -514,23 +525,35 @@ class Cluster:
                 raise rejection or _no_answer(name, reported) from reported[0]
             waiting.sleep(seconds, deadline)
 
-    def _candidates(self) -> list[tuple[Callable[[Deadline], Connection], float]]:
-        """Returns functions that connect, in the order of the tries, each with the minimum seconds of its turn.
+    def _candidates(self) -> list[_Candidate]:
+        """Returns the servers to ask, in the order of the tries.
 
         Connected brokers come first, then known brokers, then bootstrap servers; of each kind, those that failed least.
-        But the second is a bootstrap server: if all known brokers have moved and their former addresses are silent, no
-        number of them keeps the lookup from the servers that know the new ones (the aim of KIP-899). A server that
-        needs longer for TLS, the sign-in and its answer gets longer the next time.
+        But the second is a bootstrap server, whether it is a known broker or not: if the others have moved and their
+        former addresses are silent, no number of them keeps the lookup from servers that know the new ones (the aim of
+        KIP-899).
         """
-        addresses = {(broker.host, broker.port) for broker in self._brokers.values()}
+        known = [self._known(broker_id) for broker_id in sorted(self._brokers, key=self._preference)]
+        addresses = {candidate.address for candidate in known}
         servers = [server for server in self.options.bootstrap_servers if server not in addresses]
         servers.sort(key=SERVERS.failures)  # of equals the first one that the option names
-        known = sorted(self._brokers, key=self._preference)
-        to_known = [(partial(self.connection, broker_id), MIN_BROKER_TIMEOUT) for broker_id in known]
-        to_bootstrap = [
-            (partial(self._connections.to_bootstrap, *server), SERVERS.patience(server)) for server in servers
-        ]
-        return [*to_known[:1], *to_bootstrap[:1], *to_known[1:], *to_bootstrap[1:]]
+        candidates = known + [_Candidate(each, partial(self._connections.to_bootstrap, *each)) for each in servers]
+        bootstrap = [each for each in candidates[1:] if each.address in self.options.bootstrap_servers]
+        if known and bootstrap:
+            second = min(bootstrap, key=_Candidate.failures)
+            candidates.remove(second)
+            candidates.insert(1, second)
+        return candidates
+
+    def _least(self, candidate: _Candidate) -> float:
+        """The minimum seconds of a turn. If a bootstrap server needs more for TLS, the sign-in and its answer, it gets
+        more the next time."""
+        is_bootstrap = candidate.address in self.options.bootstrap_servers
+        return SERVERS.patience(candidate.address) if is_bootstrap else MIN_BROKER_TIMEOUT
+
+    def _known(self, broker_id: int) -> _Candidate:
+        broker = self._brokers[broker_id]
+        return _Candidate((broker.host, broker.port), partial(self.connection, broker_id))
 
     def _preference(self, broker_id: int) -> tuple[bool, int, float]:
         return not self.is_connected(broker_id), self.failures(broker_id), random.random()

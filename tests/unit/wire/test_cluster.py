@@ -117,6 +117,23 @@ def test_no_number_of_silent_brokers_keeps_a_lookup_from_the_bootstrap_servers(
             assert set(cluster.metadata(None, after(seconds)).brokers) == {bootstrap.node}
 
 
+def test_no_number_of_silent_brokers_keeps_a_lookup_from_a_bootstrap_server_that_is_a_broker_itself() -> None:
+    with FakeKafka(brokers=13) as fake:
+        for bootstrap in (1, 7, 13):
+            SERVERS.clear()
+            named = (("127.0.0.1", fake.brokers[bootstrap].port),)
+            with closing(Cluster(WireOptions(named, "test"))) as cluster:
+                assert len(cluster.metadata(None, after()).brokers) == 13
+                cluster._connections.close()
+                for each in fake.brokers.values():
+                    each.hung = each.node != bootstrap
+                before = len(fake.requests)
+                assert cluster.metadata(None, after(4.0)).brokers
+                assert fake.requests[before:]
+                for each in fake.brokers.values():
+                    each.hung = False
+
+
 def test_connected_brokers_are_asked_before_brokers_whose_connection_failed(fake: FakeKafka, cluster: Cluster) -> None:
     cluster.metadata(None, after())
     cluster.connection(2, after())
