@@ -24,6 +24,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery, monotonic
 from spark_group_source.errors import (
     UNSUPPORTED_VERSION,
+    AuthenticationFailed,
     BrokerUnavailable,
     DeadlineExceeded,
     GroupSourceError,
@@ -532,11 +533,14 @@ class Connection:
 
 @contextlib.contextmanager
 def _address_recorded(sock: socket) -> Iterator[None]:
-    """Records whether the server at the other end answers, for the order in which a host's addresses are tried."""
+    """Records whether the server at the other end is of use, for the order in which a host's addresses are tried.
+
+    Of several addresses, one may have an expired certificate, reject the sign-in or be no broker at all.
+    """
     remote = sockets.remote_address(sock)
     try:
         yield
-    except RetriableError:
+    except (RetriableError, AuthenticationFailed, ProtocolError):
         if remote is not None:
             ADDRESSES.record_failure(remote)
         raise

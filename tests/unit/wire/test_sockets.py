@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
+from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, ProtocolError
 from spark_group_source.testing.broker import free_ports
 from spark_group_source.wire import reachability, sockets
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.reachability import ADDRESSES, MAX_KEPT, SERVERS
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import poll_readable
@@ -251,6 +252,24 @@ def test_a_server_that_accepts_and_stays_silent_leaves_the_name_to_its_other_add
             with closing(Cluster(options)) as cluster:
                 assert cluster.metadata(None, after()).brokers
     assert fake.request_count("ApiVersions") == 2
+
+
+def test_after_an_address_without_a_kafka_broker_the_other_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeKafka() as fake, socket.create_server((SILENT, fake.brokers[1].port)) as web:
+        port = fake.brokers[1].port
+        resolve_to(monkeypatch, SILENT, ALIVE)
+
+        def refuse() -> None:
+            with web.accept()[0] as accepted:
+                accepted.recv(1)
+                accepted.sendall(b"HTTP/1.1 400 Bad Request")
+
+        answering = threading.Thread(target=refuse)
+        answering.start()
+        with pytest.raises(ProtocolError, match="Is it a Kafka broker"):
+            Connection.open("kafka", port, WireOptions((), "test"), after())
+        answering.join()
+        Connection.open("kafka", port, WireOptions((), "test"), after()).close()
 
 
 def test_a_bootstrap_server_that_failed_is_tried_after_the_others() -> None:
