@@ -506,15 +506,8 @@ class Cluster:
         rejection: AuthenticationFailed | None = None
         while True:
             errors: list[GroupSourceError] = []
-            candidates = self._candidates()
-            for tried, candidate in enumerate(candidates):
-                turn = _turn(deadline, len(candidates) - tried, self._least(candidate))
-                if errors and turn.expired():
-                    break
-                try:
-                    return ask(candidate.connect(turn), turn.at_most(self.options.request_timeout))
-                except (BrokerUnavailable, DeadlineExceeded, ProtocolError, AuthenticationFailed) as error:
-                    errors.append(error)
+            if found := self._call_each(ask, deadline, errors):
+                return found[0]
             rejection = rejection or _first_rejection(errors)
             if all(isinstance(error, (ProtocolError, AuthenticationFailed)) for error in errors):
                 raise rejection or errors[0]
@@ -524,6 +517,21 @@ class Cluster:
             if deadline.remaining() <= seconds:
                 raise rejection or _no_answer(name, reported) from reported[0]
             waiting.sleep(seconds, deadline)
+
+    def _call_each(
+        self, ask: Callable[[Connection, Deadline], Result], deadline: Deadline, errors: list[GroupSourceError]
+    ) -> list[Result]:
+        """One pass: returns the first result, or none at all, and adds the errors of the candidates before it."""
+        candidates = self._candidates()
+        for tried, candidate in enumerate(candidates):
+            turn = _turn(deadline, len(candidates) - tried, self._least(candidate))
+            if errors and turn.expired():
+                break
+            try:
+                return [ask(candidate.connect(turn), turn.at_most(self.options.request_timeout))]
+            except (BrokerUnavailable, DeadlineExceeded, ProtocolError, AuthenticationFailed) as error:
+                errors.append(error)
+        return []
 
     def _candidates(self) -> list[_Candidate]:
         """Returns the servers to ask, in the order of the tries.
