@@ -374,7 +374,7 @@ class TaskReader:
         The wait also ends when the backoff of a position does.
         """
         now = self._clock()
-        left = self._last_progress + self._settings.poll_timeout - now
+        left = self._stuck_at - now
         delays = [each.next_fetch_at - now for each in self._positions if each.next_fetch_at > now and not each.done]
         if not self._in_flight:
             time.sleep(max(0.0, min(*delays, left)) if delays else 0.0)
@@ -533,10 +533,17 @@ class TaskReader:
         if position.partition_max_bytes <= min(unused_bytes, position.max_bytes // 2):
             self._request_more(position)
 
+    @property
+    def _stuck_at(self) -> float:
+        """When the task fails without further progress, in seconds of the clock."""
+        return self._last_progress + self._settings.poll_timeout
+
     def _check_poll_timeout(self) -> None:
-        stuck = self._clock() - self._last_progress
-        if stuck < self._settings.poll_timeout:
+        # The same comparison as for the wait: with any other, rounding could leave no time to wait and none passed.
+        now = self._clock()
+        if now < self._stuck_at:
             return
+        stuck = now - self._last_progress
         self._decide_pending()
         pending = [
             f"{each.range} at offset {each.offset} ({each.last_problem})" for each in self._positions if not each.done

@@ -22,7 +22,7 @@ from spark_group_source.errors import (
 )
 from spark_group_source.group.membership import ErrorAction, RequestFailed, error_action, fatal
 from spark_group_source.group.settings import CurrentCoordinator, Timings
-from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.cluster import MIN_BROKER_TIMEOUT, Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.waiting import Interrupted
 
@@ -242,6 +242,7 @@ def retry_until_response(
             return result
         if result.error is not None:
             raise result.error
-        if deadline.remaining() <= backoff:
+        # A request that the deadline cut short would explain less than this failure.
+        if deadline.remaining() <= backoff + MIN_BROKER_TIMEOUT:
             return result
         time.sleep(backoff)

@@ -28,7 +28,7 @@ from spark_group_source.query.permissions import TopicPermissions
 from spark_group_source.query.start_specs import check_names, raise_or_clamp, resolve_spec
 from spark_group_source.query.topics import TopicValidator
 from spark_group_source.text import names, some
-from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
+from spark_group_source.wire.cluster import MIN_BROKER_TIMEOUT, Cluster, Topic, partitions_of
 from spark_group_source.wire.identity import ClusterIdentity
 
 log = logging.getLogger(__name__)
@@ -247,7 +247,7 @@ class _BatchQuery:
                 if tp not in answers or answers[tp].end_offset == UNDEFINED_EPOCH_OFFSET
             }
             backoff = self._cluster.options.retry_backoff_max if epochs else 0.0
-            if self._deadline.remaining() < backoff:
+            if epochs and self._deadline.remaining() <= backoff + MIN_BROKER_TIMEOUT:
                 raise DeadlineExceeded(
                     f"The leaders of {names(epochs)} do not return where earlier leader epochs end.",
                     "If the brokers were restored from an older copy, the commits of group"

@@ -170,6 +170,10 @@ UNKNOWN_TOPIC_TIMEOUT = 3.0
 RETRY_INTERVAL = 0.2
 """Seconds between two lookups of the topics."""
 
+LAST_LOOKUP = 1.0
+"""Seconds that have to be left for another lookup. One without time would fail as if no broker answered, and its error
+would explain less than the last response."""
+
 
 class TopicValidator:
     """Looks up the topics of a subscription until all exist, or the timeout has passed."""
@@ -207,7 +211,9 @@ class TopicValidator:
                 return topics
             unknown = {TopicPartition(name, 0) for name, code in errors.items() if code == UNKNOWN_TOPIC_OR_PARTITION}
             unknown |= missing
-            if TOPIC_AUTHORIZATION_FAILED in errors.values() or (waited and deadline.expired()):
+            if TOPIC_AUTHORIZATION_FAILED in errors.values() or (
+                waited and deadline.remaining() <= RETRY_INTERVAL + LAST_LOOKUP
+            ):
                 break
             # A broker that does not answer leaves time to ask the others again.
             waited_in_vain = waited and LEADER_NOT_AVAILABLE not in errors.values()

@@ -301,6 +301,28 @@ def test_a_broker_answers_within_a_short_poll_timeout_so_that_an_early_end_is_se
     assert {each.max_wait_ms for each in fetches(fake)} == {200}
 
 
+def test_a_task_fails_at_its_poll_timeout_however_the_clock_rounds(
+    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Hand()
+    clock.now = began = 153.9
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        assert pauses[-10:] != [0.0] * 10, "no time is left, and the timeout has not passed"
+        clock.sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    for log in fake.logs["t"].values():
+        log.leader = None
+    stuck = task(fake, (0, 0, 20), poll_timeout=120.0, retry_backoff=50.0, retry_backoff_max=50.0)
+    with closing(Cluster(stuck.wire)) as cluster, pytest.raises(DeadlineExceeded, match="no records for 120 s"):
+        list(TaskReader(stuck, cluster, clock).batches())
+    assert clock.now == began + 120.0
+    assert clock.now - began < 120.0, "rounded"
+
+
 @pytest.mark.parametrize("fail_on_data_loss", [True, False], ids=["fail", "skip"])
 def test_a_broker_without_the_topic_or_its_id_does_not_delete_it(fake: FakeKafka, fail_on_data_loss: bool) -> None:
     fake.next("Fetch", Fault(error=100), times=MAX_ATTEMPTS + 5)

@@ -12,7 +12,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.group.classic import JoinResult, MembershipRequests
-from spark_group_source.group.coordinator import WhileWaiting
+from spark_group_source.group.coordinator import WhileWaiting, retry_until_response
 from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
 from spark_group_source.group.settings import GroupSettings, Subscription
@@ -20,6 +20,7 @@ from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, Fault
+from tests.unit.hand_clock import Hand
 from tests.waiting import TIMEOUT
 
 MANY = 2_500
@@ -137,3 +138,18 @@ def test_a_commit_of_a_former_member_loses_partitions(fake: FakeKafka, offsets: 
     answer = offsets.commit(Membership(member_id="m"), {TP: CommittedOffset(7)}, Deadline.after(TIMEOUT))
     assert answer.failure is not None
     assert answer.failure.action is ErrorAction.RESET_GENERATION
+
+
+def test_a_lookup_that_is_repeated_returns_a_failure_for_which_there_was_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    hand = Hand()
+    monkeypatch.setattr(time, "sleep", hand.sleep)
+    deadline = Deadline.after(10.0, hand)
+
+    def request() -> RequestFailed:
+        reason = "it loads" if deadline.remaining() >= 1.0 else "it did not answer within 0.1 s"
+        return RequestFailed(ErrorAction.RETRY, reason)
+
+    failure = retry_until_response(request, deadline, backoff=0.99)
+    assert isinstance(failure, RequestFailed)
+    assert failure.reason == "it loads"
+    assert hand.now > 5.0

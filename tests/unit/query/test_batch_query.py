@@ -156,11 +156,17 @@ def test_a_commit_in_a_diverged_log_is_data_loss_or_accepted(fake: FakeKafka, ca
     assert "The read starts at the first replaced record, because failOnDataLoss is false." in caplog.text
 
 
+def restore_older_copy(fake: FakeKafka) -> None:
+    """The commits are newer than the logs. No answer comes within no time."""
+    fake.commit(GROUP, {("t", 0): 5, ("t", 1): 2}, epoch=3)
+    fake.next("Metadata", Fault(delay=0.005), times=10_000)
+
+
 @pytest.mark.parametrize(
     ("trouble", "given", "says"),
     [
         (
-            lambda fake: fake.commit(GROUP, {("t", 0): 5, ("t", 1): 2}, epoch=3),
+            restore_older_copy,
             {"startingOffsets": "committed"},
             r"leaders of t-0, t-1 .*older copy.*give offsets in 'startingOffsets'",
         ),

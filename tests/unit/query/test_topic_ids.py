@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from spark_group_source.clock import monotonic
+from spark_group_source.errors import TopicError
 from spark_group_source.group.settings import Subscription
 from spark_group_source.query import topics
 from spark_group_source.query.topics import TopicIds, TopicValidator
@@ -115,3 +116,16 @@ def test_a_broker_that_is_silent_at_the_start_leaves_time_to_ask_one_that_lags_a
     fake.next("Metadata", Fault(edit=fails_with(3, until=time.monotonic() + 1.0), broker=1), times=1000)
     fake.next("Metadata", Fault(silent=True, broker=2), times=1000)
     assert TopicValidator(cluster, Subscription(("t",)), True, monotonic).find(logged=())["t"].partitions
+
+
+def test_a_topic_without_leaders_is_named_although_the_time_ends_between_two_lookups(
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand = Hand()
+    monkeypatch.setattr(time, "sleep", hand.sleep)
+    monkeypatch.setattr(topics, "START_TIMEOUT", 3.1)
+    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", 0.0)
+    fake.next("Metadata", Fault(edit=fails_with(5), delay=0.005), times=10_000)
+    with pytest.raises(TopicError, match=r"Topic 't' cannot be read: the brokers answer 5 \(LEADER_NOT_AVAILABLE"):
+        TopicValidator(cluster, Subscription(("t",)), True, hand).find(logged=())
+    assert 1.0 < hand.now < topics.START_TIMEOUT
