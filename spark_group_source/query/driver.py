@@ -210,7 +210,7 @@ class Driver:
             BrokerUnavailable, TopicError: as :meth:`start`.
         """
         existing = starts_of(self._topics.find(()), time.time())
-        self._assigned_partitions.resolver.pin_latest(existing, self._clients)
+        self._assigned_partitions.resolver.pin_latest(existing, self._clients, confirmed=self._topics.confirmed)
 
     def start(self, logged: BatchOffset, *, replayed: bool = False) -> None:
         """Checks that the topics exist, then joins the group.

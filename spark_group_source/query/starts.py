@@ -232,13 +232,12 @@ class StartOffsetResolver:
         Raises:
             GroupSourceError: a leader permanently rejects the lookup of an end offset.
         """
-        self._confirmed = confirmed or not logged.is_empty  # what was added since the first start did not exist then
-        self._began_at = round(time.time() * 1000)
         reset = self._options.reset_offsets_on_start
         added = existing if logged.is_empty else self._added(logged, existing)
         if logged.is_empty:
             self._unchecked_commits = frozenset() if reset else frozenset(existing)
-        latest = self.pin_latest(added, clients)
+        latest = self.pin_latest(added, clients, confirmed=confirmed)
+        self._confirmed |= not logged.is_empty  # what was added since the first start did not exist then
         # A partition that was created since latest was looked up is one that is created later.
         offsets = {**logged.pinned_starts, **{tp: start for tp, start in latest.items() if tp in added}}
         nothing_assigned_yet = not (logged.ranges or logged.resets)
@@ -256,20 +255,31 @@ class StartOffsetResolver:
             return {tp: start for tp, start in existing.items() if tp not in known}
         return {tp: start for tp, start in existing.items() if subscription.topics and tp.topic not in topics}
 
-    def pin_latest(self, existing: PinnedOffsets, clients: KafkaClients) -> PinnedOffsets:
+    def pin_latest(self, existing: PinnedOffsets, clients: KafkaClients, *, confirmed: bool = True) -> PinnedOffsets:
         """The latest offsets of those partitions for which ``startingOffsets`` means latest, looked up once.
 
         Other values of the option do not change with time. The lookup covers partitions that this query owns only
         later, so that it misses no record in between. Of a partition whose leader does not answer, the result keeps
         what shows later where its log ended. Caller: the query.
+
+        ``confirmed``: as in :meth:`restore`. What a later call finds existed at the first one too, unless that one was
+        confirmed.
         """
+        spec = _without_commit(stream_start(self._options))
+        latest = frozenset(tp for tp in existing if _is_latest(spec, tp))
         if self._latest is None:
-            spec = _without_commit(stream_start(self._options))
-            latest = frozenset(tp for tp in existing if _is_latest(spec, tp))
+            self._began_at = round(time.time() * 1000)
             deadline = Deadline.after(RESOLVE_TIMEOUT)
             found = self._look_up(Latest(), StartRule.STARTING_OFFSETS, latest, clients, deadline) if latest else {}
             to_pin = {tp: at if tp in latest else PinnedStart(at.topic_id) for tp, at in existing.items()}
             self._latest = PinnedStarts(to_pin).pin(found).offsets
+        elif not self._confirmed:
+            unseen = {tp: at for tp, at in existing.items() if tp not in self._latest}
+            since = {tp: self._began_at if tp in latest else 0 for tp in unseen}
+            self._latest = {**self._latest} | {
+                tp: PinnedStart(at.topic_id, since=since[tp]) for tp, at in unseen.items()
+            }
+        self._confirmed = confirmed
         return self._latest
 
     def forget_latest(self) -> None:

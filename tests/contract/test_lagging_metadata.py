@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -84,3 +85,28 @@ def test_a_topic_that_one_broker_does_not_know_stays_with_its_pattern_from_the_s
     on_fake.await_request("Metadata", 40)
     assert first.driver.counters.revoked + other.driver.counters.revoked == revoked
     assert first.driver.counters.lost == other.driver.counters.lost == 0
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest"])
+def test_what_only_the_second_lookup_of_a_start_finds_is_no_added_partition(lagging: Bench, start: str) -> None:
+    """Spark asks twice as a query starts. The first time, only the lagging broker answers."""
+    silent = Fault(silent=True, broker=2)
+    for api in ("Metadata", "ApiVersions"):
+        lagging.next(api, silent, times=100)
+    query = lagging.query(None, **options(lagging, startingOffsets=start))
+    query.driver.pin_starts()
+    lagging.fake.clear_faults()
+    assert not query.driver._topics.confirmed
+    time.sleep(5.0)  # until its backoff ends
+    query.start()
+    assert query.driver._topics.confirmed
+    eventually(lambda: query.idle().owns() == set(range(6)), "all partitions")
+    old = {} if start == "latest" else dict.fromkeys(range(5), (0, 5)) | {5: (3, 5)}
+    assert {each.partition: (each.start, each.end) for each in query.read} == old
+    now = round(time.time() * 1000)
+    for number in range(6):
+        lagging.fake.produce(lagging.topic, ["new"], number, now)
+    eventually(lambda: query.idle().read[len(old) + 5 :], "the new records")
+    assert {each.partition: (each.start, each.end) for each in query.read[len(old) :]} == dict.fromkeys(
+        range(6), (5, 6)
+    )
