@@ -107,6 +107,7 @@ class Committer:
         self._failures_in_a_row = 0
         self.last_failure = self._logged_failure = ""
         self._rejected_since: float | None = None
+        self._rejected_at = 0.0
         self._warnings = LogEvery(WARN_EVERY, retry_timer.clock)
         self._metadata_size = MetadataSize.ALL
         self._metadata_fields = metadata_fields
@@ -269,13 +270,16 @@ class Committer:
     def _note_rebalance(self, why: str) -> None:
         """The group has moved on to another generation, which is routine: the next try has it. Warns if that lasts for
         longer than a session, after which the member should have another generation or none."""
-        now = self._retry_timer.clock()
-        if self._rejected_since is None:
+        now, before = self._retry_timer.clock(), self._rejected_at
+        self._rejected_at = now
+        session, retry = self._options.group.session_timeout, self._options.commit_retry_interval
+        # With nothing to commit for a while, for example without partitions, this is another rebalance.
+        if self._rejected_since is None or now - before > session + retry:
             self._rejected_since = now
             log.info("group %s: a commit was rejected during a rebalance, and will be retried: %s", self._group_id, why)
             return
         seconds = now - self._rejected_since
-        if seconds > self._options.group.session_timeout and self._warnings.try_acquire():
+        if seconds > session and self._warnings.try_acquire():
             log.warning("group %s: all commits of the last %.0f s were rejected: %s", self._group_id, seconds, why)
 
     def _commit_failed(self, partitions: Iterable[TopicPartition], why: str) -> None:

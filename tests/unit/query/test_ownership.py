@@ -614,6 +614,24 @@ def test_commits_that_meet_a_rebalance_are_a_warning_only_if_they_last_longer_th
     assert [each.levelname for each in caplog.records].count("WARNING") == 1, "another rebalance begins"
 
 
+def test_two_rebalances_hours_apart_without_a_commit_between_them_are_both_routine(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(world).assign().read({A: 6})
+    world.commits_refused = replace(FAILED, action=ErrorAction.RESET_GENERATION)
+    with caplog.at_level("INFO"):
+        query.commit()
+        query.lose(A, B)
+        world.hand.now += 7200.0
+        world.commits_refused = None
+        world.offsets = {A: ours(6), B: ours(5)}
+        query.assign()
+        world.commits_refused = replace(FAILED, action=ErrorAction.REJOIN)
+        query.read({A: 7}).commit()
+    assert caplog.text.count("rejected during a rebalance") == 2
+    assert "all commits of the last" not in caplog.text
+
+
 def test_the_same_failure_of_commits_is_one_line_a_minute(world: World, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(world).assign().read({A: 6})
     world.commits_refused = FAILED
