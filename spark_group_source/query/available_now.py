@@ -24,7 +24,7 @@ from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import EARLIEST, LATEST, BatchOffset, Offsets, Partitions, TopicPartition
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.offset_tracker import UNDECIDED
-from spark_group_source.query.tails import Tail, TailScan
+from spark_group_source.query.tails import SCAN_TIMEOUT, Tail, TailScan
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted, unreadable
 from spark_group_source.text import some
 from spark_group_source.wire.cluster import partitions_of
@@ -295,9 +295,16 @@ class AvailableNowTarget:
             for tp in others & progress.keys()
             if UNDECIDED < progress[tp] < self._unreached[tp]
         }
-        if due := self._tails.due(tails):
-            begins, _ = self._look_up(due, EARLIEST, deadline)
-            self._tails.scan(due, begins)
+        if not (due := self._tails.due(tails)):
+            return
+        begins: Offsets = {}
+        try:
+            begins, _ = self._look_up(due, EARLIEST, deadline.at_most(SCAN_TIMEOUT))
+        except RetriableError as error:  # of partitions without a leader, which must not hide the others' progress
+            log.debug("group %s: no scan of what is left: %s", self._settings.group_id, error)
+        if due.keys() - begins.keys():
+            self._tails.failed()
+        self._tails.scan(due, begins)
 
     def _note_progress(self) -> None:
         self._progress_at, self._interval, self._without_owner = self._clock(), POLL_INTERVALS[0], 0.0

@@ -29,6 +29,10 @@ SCAN_TIMEOUT = 5.0
 MAX_PARTITIONS = 20
 """Maximum number of partitions that one call scans."""
 
+SCAN_AGAIN = 60.0
+"""Seconds after which a tail that had a record is scanned again: retention or compaction may have removed it, and then
+its owner commits nothing either."""
+
 
 class Tail(NamedTuple):
     """The offsets of a partition from ``start`` to before ``end``, in the view of a consumer that gets committed
@@ -45,8 +49,8 @@ NOTHING = Tail(-1, -1, read_committed=False)
 class TailScan:
     """Scans what follows the commits of partitions, a part at each call, and remembers what it has found.
 
-    ``_empty`` are parts in which no record is visible, ``_with_records`` tails whose beginning has one, and
-    ``_failures`` how often in a row a partition could not be read.
+    ``_empty`` are parts in which no record is visible, ``_with_records`` tails whose beginning had one, with the time
+    of that, and ``_failures`` how often in a row a partition could not be read.
     """
 
     def __init__(self, wire: WireOptions, identity: ClusterIdentity, clock: Clock) -> None:
@@ -54,7 +58,7 @@ class TailScan:
         self._identity = identity
         self._clock = clock
         self._empty: dict[TopicPartition, Tail] = {}
-        self._with_records: dict[TopicPartition, Tail] = {}
+        self._with_records: dict[TopicPartition, tuple[Tail, float]] = {}
         self._failures: Counter[TopicPartition] = Counter()
         self._retry_at = clock()
 
@@ -76,8 +80,16 @@ class TailScan:
         return {
             tp: tail
             for tp, tail in tails.items()
-            if self._with_records.get(tp) != tail and not self.is_empty(tp, tail.start, tail.end)
+            if not self._had_records(tp, tail) and not self.is_empty(tp, tail.start, tail.end)
         }
+
+    def failed(self) -> None:
+        """Some leaders do not answer: the next scan is due after :data:`SCAN_TIMEOUT`."""
+        self._retry_at = self._clock() + SCAN_TIMEOUT
+
+    def _had_records(self, tp: TopicPartition, tail: Tail) -> bool:
+        known, scanned_at = self._with_records.get(tp, (NOTHING, 0.0))
+        return known == tail and self._clock() - scanned_at < SCAN_AGAIN
 
     def scan(self, tails: Mapping[TopicPartition, Tail], begins: Offsets) -> None:
         """Reads some of these tails; ``begins`` are the beginnings of their logs, of which leaders have just told."""
@@ -111,12 +123,12 @@ class TailScan:
             )
         except GroupSourceError as error:
             log.debug("cannot look at what follows the group's commits: %s", error)
-            self._retry_at = self._clock() + SCAN_TIMEOUT
+            self.failed()
             self._failures.update(each.tp for each in ranges)
             return
         for each in ranges:
             self._failures.pop(each.tp, None)
             if each.tp in found:
-                self._with_records[each.tp] = tails[each.tp]
+                self._with_records[each.tp] = tails[each.tp], self._clock()
             else:
                 self._empty[each.tp] = self._empty[each.tp]._replace(end=each.end)

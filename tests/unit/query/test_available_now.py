@@ -360,6 +360,27 @@ def test_a_scan_that_fails_is_repeated(world: World) -> None:
         target.wait()
 
 
+def test_a_run_fails_if_a_partition_with_commits_has_neither_a_leader_nor_an_owner(
+    world: World, target: AvailableNowTarget
+) -> None:
+    world.offsets, world.trouble = {A: 4, B: 3}, BrokerUnavailable("No leader.")
+    with pytest.raises(DeadlineExceeded, match="no other member owns the rest: t-0 at 4 of 10. Check that these part"):
+        wait(target, world, 120.0)
+
+
+def test_records_that_retention_removes_while_the_run_waits_for_them_end_the_wait(world: World) -> None:
+    world.offsets, world.group = {A: 4, B: 3}, GroupDescription("Stable", "", (OTHER,))
+    target = make(world)
+    target.set_once()
+    wait(target, world, 30.0)
+    assert len(world.scanned) == 1
+    world.logs[A] = (10, 10)
+    until = world.hand.now + 90.0
+    while not target.is_reached():
+        assert world.hand.now < until
+        target.wait()
+
+
 def test_what_this_query_owns_is_not_scanned(world: World) -> None:
     world.offsets, world.markers = {A: 9, B: 3}, {A: {9}}
     target = make(world, me=Membership(member_id="me", owned={A: 1}))
