@@ -76,7 +76,7 @@ class QueryLog:
                 " and repeats what follows them.",
                 self._settings.group_id,
                 some([f"{tp} at {owned.completed}" for tp, owned in sorted(offsets.items())]),
-                why or "another commit was in progress",
+                why or "another commit was in progress, or the group had removed this member",
             )
 
     def _responses(self) -> str:
@@ -344,8 +344,4 @@ class Driver:
         """The last commits, within the deadline; returns what stays uncommitted."""
         # If the commit that is under way fails, the next tries repeat it.
         self._assigned_partitions.committer.ended(within=min(self._options.commit_timeout, deadline.remaining()))
-        try:
-            return self._assigned_partitions.commit_before_leaving(self._member.snapshot, self._clients, deadline)
-        except GroupSourceError as error:
-            log.debug("group %s: no last commit, because the membership failed: %s", self._settings.group_id, error)
-            return {}
+        return self._assigned_partitions.commit_before_leaving(self._member.snapshot, self._clients, deadline)

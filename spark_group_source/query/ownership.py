@@ -22,10 +22,17 @@ from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import KafkaClients
-from spark_group_source.offsets import Offsets, Partitions
+from spark_group_source.offsets import Offsets, Partitions, TopicPartition
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.query.committer import Committer, RetryTimer
-from spark_group_source.query.offset_tracker import MAX_REJECTIONS, OffsetTracker, Owned, Start, StartRule
+from spark_group_source.query.offset_tracker import (
+    MAX_REJECTIONS,
+    OffsetTracker,
+    Owned,
+    OwnedPartition,
+    Start,
+    StartRule,
+)
 from spark_group_source.query.permissions import TopicPermissions
 from spark_group_source.query.starts import StartOffsetResolver, log_starts
 from spark_group_source.text import names
@@ -141,8 +148,12 @@ class AssignedPartitions:
 
     def _commit_again(self, me: Membership, clients: KafkaClients, deadline: Deadline | None) -> bool:
         """Commits what is pending, also what a late commit has moved back; returns whether the group has it all."""
+        # First: a coordinator that does not return offsets must not keep the commits waiting.
+        committed = self.committer.commit(me, clients, deadline)
         verified = self.verify(me, clients, deadline)
-        return self.committer.commit(me, clients, deadline) and verified and not self._worth_a_retry(me)
+        if not committed or not verified:
+            return False
+        return self.committer.commit(me, clients, deadline) and not self._worth_a_retry(me)
 
     def _worth_a_retry(self, me: Membership) -> Owned:
         """Pending commits, without those that the coordinator rejects again and again: their topics may be deleted."""
@@ -152,23 +163,43 @@ class AssignedPartitions:
     def commit_before_leaving(
         self, membership: Callable[[], Membership], clients: KafkaClients, deadline: Deadline
     ) -> Owned:
-        """Commits what is completed, with retries until the deadline; returns what stays uncommitted. Caller: the
-        query, at its end.
+        """Commits what is completed, with retries until the deadline; returns what stays uncommitted, also of what the
+        group takes away meanwhile. Caller: the query, at its end.
 
         The coordinator may be moving, a rebalance or another commit may be in progress: each try asks for the
         ``membership`` of that moment, and looks up the coordinator again if that was the problem.
+        """
+        tried: dict[TopicPartition, OwnedPartition] = {}
+        try:
+            self._commit_until(deadline, membership, clients, tried)
+        except GroupSourceError as error:
+            log.debug("group %s: no further last commit, because the membership failed: %s", self._group_id, error)
+        return {tp: owned for tp, owned in tried.items() if owned.pending}
+
+    def _commit_until(
+        self,
+        deadline: Deadline,
+        membership: Callable[[], Membership],
+        clients: KafkaClients,
+        tried: dict[TopicPartition, OwnedPartition],
+    ) -> None:
+        """Tries the last commits until they succeed. ``tried`` receives what was to be committed.
+
+        Raises:
+            GroupSourceError: the membership failed.
         """
         me = membership()
         if not any(owned.has_work for owned in self.tracker.pending(me).values()):
             deadline = deadline.at_most(self._options.commit_timeout)  # for starts the others wait no longer
         backoff = Backoff(self._options.wire.retry_backoff, self._options.wire.retry_backoff_max)
+        tried |= self.tracker.pending(me)
         while not self._try_last_commit(me, clients, deadline):
             seconds = backoff.next()
             if deadline.remaining() <= seconds:
                 break
             waiting.sleep(seconds, deadline)
             me = membership()
-        return self.tracker.pending(me)
+            tried |= self.tracker.pending(me)
 
     def _try_last_commit(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
         """Whether no further try is needed, or none would help."""

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from spark_group_source.clock import Deadline
 from spark_group_source.errors import CommitFailed
 from spark_group_source.query import driver
 from tests.contract.conftest import Bench, Query, eventually
@@ -142,3 +143,25 @@ def test_a_permission_that_stays_missing_ends_the_tries_with_the_offsets(
     on_fake.next("OffsetCommit", Fault(error=30), times=10_000)  # a permission that was there before may come back
     end_after_a_batch(query)
     assert "ended without committing topic-0 at 5: OffsetCommit failed with 30 (" in caplog.text
+
+
+def test_what_a_session_that_ends_meanwhile_leaves_uncommitted_is_the_last_line(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The member's thread looks for a coordinator, and so cannot log the loss."""
+    query = on_fake.start_batch(5, **NO_RETRY)
+    fake.move_coordinator(None)
+    end_after_a_batch(query)
+    assert caplog.records[-1].levelname == "WARNING"
+    assert "ended without committing topic-0 at 5: [DEADLINE_EXCEEDED] Group '" in caplog.messages[-1]
+
+
+def test_a_commit_does_not_wait_for_a_coordinator_that_returns_no_offsets(fake: FakeKafka, group: str) -> None:
+    bench = Bench(fake, fake.create_topic("topic", partitions=4), group, {"startingOffsets": "earliest"})
+    query = bench.start_batch(5, assign='{"topic": [0, 1, 2, 3]}', **NO_RETRY)
+    fake.next("OffsetFetch", Fault(silent=True), times=10_000)
+    query.finish()
+    query.driver.close(Deadline.after(6.0), query.end)
+    fake.clear_faults()
+    assert bench.committed()[0] == 5
+    bench.close()
