@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
@@ -24,6 +25,7 @@ from spark_group_source.text import names
 log = logging.getLogger(__name__)
 
 _REJECTED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorAction.STALE_EPOCH
+_NUMBERS = re.compile(r"[0-9.]+")
 _REBALANCES = (*_REJECTED, ErrorAction.REJOIN)
 """A commit gets these while the group moves to another generation: its rebalance decides, and no retry can."""
 
@@ -105,7 +107,8 @@ class Committer:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._failures_in_a_row = 0
-        self.last_failure = self._logged_failure = ""
+        self.last_failure = ""
+        self._failures_logged: dict[str, LogEvery] = {}
         self._rejected_since: float | None = None
         self._rejected_at = 0.0
         self._warnings = LogEvery(WARN_EVERY, retry_timer.clock)
@@ -225,7 +228,8 @@ class Committer:
         self._permissions.record_granted(tp.topic for tp in confirmed)
         self._failures_in_a_row = 0
         self._counters.commits += 1
-        self.last_failure = self._logged_failure = ""
+        self.last_failure = ""
+        self._failures_logged.clear()
         self._rejected_since = None
 
     def _partitions_rejected(self, errors: Mapping[TopicPartition, int], sent: Owned) -> None:
@@ -287,9 +291,10 @@ class Committer:
         if self._count_timer.try_acquire():
             self._failures_in_a_row += 1
         if self._options.on_commit_failure != "fail" or self._failures_in_a_row <= self._options.commit_retries:
-            if self._logged_failure != why or self._warnings.try_acquire():
-                self._logged_failure = why
-                self._warnings.restart()
+            # Reasons may take turns while a coordinator moves, and most say how long something took.
+            reason = _NUMBERS.sub("", why)
+            every_minute = self._failures_logged.setdefault(reason, LogEvery(WARN_EVERY, self._retry_timer.clock))
+            if every_minute.try_acquire():
                 log.warning("group %s: a commit failed and will be retried: %s", self._group_id, why)
             return
         raise CommitFailed(

@@ -646,6 +646,18 @@ def test_the_same_failure_of_commits_is_one_line_a_minute(world: World, caplog: 
     assert caplog.text.count("will be retried: another reason") == 2
 
 
+def test_failures_of_commits_that_take_turns_are_one_line_a_minute_each(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(world).assign().read({A: 6})
+    for second in range(59):
+        reason = "16 (NOT_COORDINATOR)" if second % 2 else f"no answer within {second / 10:.1f} s"
+        world.commits_refused = replace(FAILED, reason=reason)
+        query.commit()
+        world.hand.now += 1.0
+    assert caplog.text.count("a commit failed and will be retried") == 2
+
+
 def test_both_requests_for_start_positions_have_the_one_deadline(world: World) -> None:
     Query(world).partitions_assigned(BOTH, OWNER, Deadline.after(3.0))
     assert len(world.waits) == 2
