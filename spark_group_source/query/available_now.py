@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from spark_group_source.clock import Clock, Deadline, LogEvery
+from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery
 from spark_group_source.errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     BrokerUnavailable,
@@ -90,6 +90,7 @@ class AvailableNowTarget:
         self._committed: dict[TopicPartition, int] = {}
         self._progress_at = clock()
         self._status_lines = LogEvery(LOG_INTERVAL, clock)
+        self._warnings = LogEvery(WARN_EVERY, clock)
         self._looked_at: float | None = None
         self._owners: list[str] | None = None
         self._without_owner = 0.0
@@ -187,7 +188,7 @@ class AvailableNowTarget:
             if isinstance(committed, RequestFailed):
                 if committed.error is not None:
                     raise committed.error
-                log.warning("group %s: the group's progress is unknown: %s", self._settings.group_id, committed.reason)
+                self._warn_without_progress(committed.reason)
             else:
                 self._update_progress(committed, own, frozenset(unavailable), deadline)
                 self._owners = self._other_owners() if self._unreached else []
@@ -197,7 +198,11 @@ class AvailableNowTarget:
                 elif self._owners is not None and looked_before is not None:
                     self._without_owner += min(self._looked_at - looked_before, MAX_LOOK)
         except RetriableError as error:
-            log.warning("group %s: the group's progress cannot be looked up: %s", self._settings.group_id, error)
+            self._warn_without_progress(error)
+
+    def _warn_without_progress(self, why: object) -> None:
+        if self._warnings.try_acquire():
+            log.warning("group %s: the group's progress cannot be looked up: %s", self._settings.group_id, why)
 
     @property
     def unreached(self) -> Offsets:

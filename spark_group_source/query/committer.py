@@ -25,9 +25,11 @@ from spark_group_source.text import names
 log = logging.getLogger(__name__)
 
 _REJECTED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorAction.STALE_EPOCH
-_NUMBERS = re.compile(r"[0-9.]+")
 _REBALANCES = (*_REJECTED, ErrorAction.REJOIN)
 """A commit gets these while the group moves to another generation: its rebalance decides, and no retry can."""
+
+_NUMBERS = re.compile(r"[0-9.]+")
+"""What differs between two texts about the same failure: how long something took."""
 
 
 class MetadataSize(Enum):

@@ -430,7 +430,9 @@ def test_a_run_does_not_fail_while_owners_are_unknown(world: World, target: Avai
 
 
 @pytest.mark.parametrize("blind", ["group", "logs"])
-def test_failed_lookups_neither_end_the_run_nor_count_as_progress(world: World, blind: str) -> None:
+def test_failed_lookups_neither_end_the_run_nor_count_as_progress(
+    world: World, blind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     target = make(world, availableNowTimeout="10m")
     target.set_once()
     world.refused = RequestFailed(ErrorAction.REDISCOVER, "moved") if blind == "group" else None
@@ -438,6 +440,7 @@ def test_failed_lookups_neither_end_the_run_nor_count_as_progress(world: World, 
     wait(target, world, 590.0)
     with pytest.raises(DeadlineExceeded, match="t-0 at no commit of 10"):
         wait(target, world, 15.0)
+    assert caplog.text.count("progress cannot be looked up: ") <= 11, "once a minute"
 
 
 def test_a_fatal_error_ends_the_run_at_once(world: World, target: AvailableNowTarget) -> None:
