@@ -315,8 +315,11 @@ class Driver:
         return True
 
     def leave(self) -> None:
-        """Leaves the group and does nothing else. Caller: any thread."""
+        """Leaves the group and does nothing else, because another thread is at work. Caller: any thread."""
+        pending = self._assigned_partitions.pending(self._member.snapshot)
         self._member.close()
+        left = {tp: owned for tp, owned in pending.items() if owned.pending}
+        self._query_log.uncommitted(left, self._assigned_partitions.committer.last_failure)
 
     def close(self, deadline: Deadline | None = None, completed: BatchOffset | None = None) -> None:
         """Commits what is completed, leaves the group and closes all connections, by the deadline.

@@ -160,6 +160,14 @@ class AssignedPartitions:
         pending = self.tracker.pending(me)
         return {tp: owned for tp, owned in pending.items() if owned.rejections < MAX_REJECTIONS}
 
+    def pending(self, membership: Callable[[], Membership]) -> Owned:
+        """The pending commits, none if the membership has failed. Caller: any thread."""
+        try:
+            return self.tracker.pending(membership())
+        except GroupSourceError as error:
+            log.debug("group %s: nothing is pending, because the membership failed: %s", self._group_id, error)
+            return {}
+
     def commit_before_leaving(
         self, membership: Callable[[], Membership], clients: KafkaClients, deadline: Deadline
     ) -> Owned:

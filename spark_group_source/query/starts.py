@@ -199,7 +199,7 @@ class StartOffsetResolver:
         self._tracker = tracker
         self._group_id = options.group.group_id
         self._callback = starting_offsets_callback(options.starting_offsets_callback)
-        self._latest: PinnedOffsets | None = None
+        self._latest: dict[TopicPartition, PinnedStart] | None = None
         self._replayed: dict[TopicPartition, OffsetRange] = {}
         self._checkpoint_without_group = False
         self._warned_of_clock = False
@@ -269,18 +269,25 @@ class StartOffsetResolver:
         latest = frozenset(tp for tp in existing if _is_latest(spec, tp))
         if self._latest is None:
             self._began_at = round(time.time() * 1000)
-            deadline = Deadline.after(RESOLVE_TIMEOUT)
-            found = self._look_up(Latest(), StartRule.STARTING_OFFSETS, latest, clients, deadline) if latest else {}
-            to_pin = {tp: at if tp in latest else PinnedStart(at.topic_id) for tp, at in existing.items()}
-            self._latest = PinnedStarts(to_pin).pin(found).offsets
+            self._latest = self._pinned(existing, latest, clients)
         elif not self._confirmed:
-            unseen = {tp: at for tp, at in existing.items() if tp not in self._latest}
-            since = {tp: self._began_at if tp in latest else 0 for tp in unseen}
-            self._latest = {**self._latest} | {
-                tp: PinnedStart(at.topic_id, since=since[tp]) for tp, at in unseen.items()
-            }
+            self._latest = self._found_late(existing, latest) | self._latest
         self._confirmed = confirmed
         return self._latest
+
+    def _pinned(
+        self, existing: PinnedOffsets, latest: Partitions, clients: KafkaClients
+    ) -> dict[TopicPartition, PinnedStart]:
+        deadline = Deadline.after(RESOLVE_TIMEOUT)
+        found = self._look_up(Latest(), StartRule.STARTING_OFFSETS, latest, clients, deadline) if latest else {}
+        to_pin = {tp: at if tp in latest else PinnedStart(at.topic_id) for tp, at in existing.items()}
+        return {**PinnedStarts(to_pin).pin(found).offsets}
+
+    def _found_late(self, existing: PinnedOffsets, latest: Partitions) -> dict[TopicPartition, PinnedStart]:
+        """The starts of these partitions as of the first lookup, which may not have seen them."""
+        return {
+            tp: PinnedStart(at.topic_id, since=self._began_at if tp in latest else 0) for tp, at in existing.items()
+        }
 
     def forget_latest(self) -> None:
         """Looks the latest offsets up again: another cluster returned them. Caller: the query, before the start."""

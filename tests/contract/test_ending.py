@@ -165,3 +165,17 @@ def test_a_commit_does_not_wait_for_a_coordinator_that_returns_no_offsets(fake: 
     fake.clear_faults()
     assert bench.committed()[0] == 5
     bench.close()
+
+
+def test_a_query_that_can_only_leave_says_what_stays_uncommitted(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another thread waits for a commit."""
+    query = on_fake.start_batch(5, **NO_RETRY)
+    query.finish()
+    on_fake.next("OffsetCommit", Fault(silent=True, drop="before"))
+    query.driver.complete(query.end)
+    query.driver.leave()
+    assert not fake.group(on_fake.group).members
+    assert caplog.records[-1].levelname == "WARNING"
+    assert "ended without committing topic-0 at 5: another commit was in progress" in caplog.messages[-1]
