@@ -20,6 +20,7 @@ PRIVATE_KEY = re.compile(r"(?:[A-Z0-9]+ )?PRIVATE KEY")
 
 _BLOCK = re.compile(r"-----\s*BEGIN\s+([A-Z0-9\s]+?)\s*-----(.*?)-----\s*END\s+\1\s*-----", re.DOTALL)
 _BEGIN = re.compile(r"-----\s*BEGIN\s+([A-Z0-9\s]+?)\s*-----")
+_OWN_LINE = re.compile(r"^-----BEGIN [A-Z0-9 ]+-----[ \t\r]*$", re.MULTILINE)
 _ESCAPED_BREAK = re.compile(r"\\+[nrt]|\\+(?=\s|$)")
 """A line break or tab as text, however often it was escaped, and a backslash that continues a line."""
 _ENCRYPTION = re.compile(
@@ -45,11 +46,32 @@ def select(text: str, labels: re.Pattern[str]) -> str:
     return "\n".join(_in_lines(label, body, number) for number, (label, body) in enumerate(wanted, 1))
 
 
+def is_read_in_part(text: str) -> bool:
+    """Whether OpenSSL skips a part of this text: it needs each marker on a line of its own, and ignores any other."""
+    return len(_OWN_LINE.findall(text)) < len(_BEGIN.findall(text))
+
+
+def problem_of_keystore(text: str, has_password: bool) -> str | None:
+    """Why a key and its certificates cannot be loaded, where OpenSSL only says "PEM lib"; ``None`` if unknown."""
+    labels = [_label(match) for match in _BEGIN.finditer(text)]
+    if not labels:
+        return None
+    if not any(map(PRIVATE_KEY.fullmatch, labels)):
+        return "it has no private key"
+    if not any(map(CERTIFICATE.fullmatch, labels)):
+        return "it has no certificate"
+    if "ENCRYPTED" not in text:
+        return None
+    return "the password does not decrypt the private key" if has_password else "the private key needs a password"
+
+
 def _label(match: re.Match[str]) -> str:
     return " ".join(match[1].split())
 
 
 def _in_lines(label: str, body: str, number: int) -> str:
+    # What OpenSSL appends to a trusted certificate is ignored where a plain one is read.
+    label = label.removeprefix("TRUSTED ")
     headers, body = _without_headers(body)
     encoded = re.sub(r"\s", "", body)
     if not _is_base64(encoded):

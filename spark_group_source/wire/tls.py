@@ -14,7 +14,7 @@ import socket
 import ssl
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -122,21 +122,49 @@ def _load_truststore(context: ssl.SSLContext, tls: Tls) -> None:
 
 
 def _load_truststore_file(context: ssl.SSLContext, path: str) -> None:
-    try:
-        context.load_verify_locations(cafile=path)
-    except ssl.SSLError:
-        certificates = _rewritten(path, pem.CERTIFICATE)
-        if not certificates:
-            raise
-        context.load_verify_locations(cadata=certificates)
+    _load_file(
+        path,
+        (pem.CERTIFICATE,),
+        lambda: context.load_verify_locations(cafile=path),
+        lambda certificates: context.load_verify_locations(cadata=certificates),
+    )
 
 
-def _rewritten(path: str, *labels: re.Pattern[str]) -> str:
-    """The PEM in a file whose lines OpenSSL does not read, and Java's client does; empty without any."""
+def _load_file(
+    path: str, labels: Sequence[re.Pattern[str]], load: Callable[[], None], load_text: Callable[[str], None]
+) -> None:
+    """Loads a file as it is. If OpenSSL does not read its lines, or skips some, loads what Java's client reads.
+
+    Args:
+        labels: what the file holds.
+        load: loads the file.
+        load_text: loads PEM.
+    """
+    text = _text(path)
+    if not pem.is_read_in_part(text):
+        try:
+            load()
+            return
+        except ssl.SSLError:
+            if not _rewritten(text, labels):
+                raise
+    rewritten = _rewritten(text, labels)
+    if rewritten:
+        load_text(rewritten)
+    else:
+        load()
+
+
+def _text(path: str) -> str:
+    """A file of PEM with the line breaks that OpenSSL sees; what is not UTF-8, as in a comment, is no PEM."""
+    return Path(path).read_bytes().decode("utf-8", "replace")
+
+
+def _rewritten(text: str, labels: Sequence[re.Pattern[str]]) -> str:
+    """The PEM in a text with lines as OpenSSL reads them; empty without any, and if it is damaged."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
         return "\n".join(filter(None, (pem.select(text, each) for each in labels)))
-    except (OSError, ValueError):
+    except ValueError:
         return ""  # the error of OpenSSL is raised
 
 
@@ -153,14 +181,12 @@ def _load_keystore(context: ssl.SSLContext, tls: Tls) -> None:
 
 
 def _load_keystore_file(context: ssl.SSLContext, tls: Tls, path: str, password: str) -> None:
-    try:
-        context.load_cert_chain(path, password=password)
-    except ssl.SSLError:
-        rewritten = _rewritten(path, pem.PRIVATE_KEY, pem.CERTIFICATE)
-        if not rewritten:
-            raise
-        with _private_file(tls, f"{rewritten}\n") as private:
+    def load_text(text: str) -> None:
+        with _private_file(tls, f"{text}\n") as private:
             context.load_cert_chain(private, password=password)
+
+    load = partial(context.load_cert_chain, path, password=password)
+    _load_file(path, (pem.PRIVATE_KEY, pem.CERTIFICATE), load, load_text)
 
 
 @contextlib.contextmanager
@@ -180,12 +206,11 @@ def _as_option_error(tls: Tls, store: str, path: str | None = None) -> Iterator[
     try:
         yield
     except ssl.SSLError as error:
-        mismatch = error.reason == "KEY_VALUES_MISMATCH"
-        reason = "the key does not belong to the certificate" if mismatch else (error.reason or str(error))
         other_format = None if path is None else format_of(path)
         if other_format is not None:
             command = how_to_convert(store, other_format)
             raise UnusableCertificates(f"{source} is {other_format}, not PEM.", command) from None
+        reason = _problem(tls, store, path, error)
         raise UnusableCertificates(f"{source} cannot be used: {reason}.", needed) from None
     except OSError as error:
         if path is None:
@@ -195,6 +220,25 @@ def _as_option_error(tls: Tls, store: str, path: str | None = None) -> Iterator[
         # Python rejects the password. The error is not the cause, because an encoding error holds the text.
         happened = f"{source} cannot be used: {password} is not UTF-8 text of at most 1024 bytes."
         raise UnusableCertificates(happened, needed) from None
+
+
+def _problem(tls: Tls, store: str, path: str | None, error: ssl.SSLError) -> str:
+    """What an error of OpenSSL means."""
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the key does not belong to the certificate"
+    if error.reason or store != "keystore":
+        return error.reason or str(error)
+    return pem.problem_of_keystore(_keystore_text(tls, path), tls.key_password is not None) or str(error)
+
+
+def _keystore_text(tls: Tls, path: str | None) -> str:
+    if path is None:
+        assert tls.key_text is not None
+        return f"{tls.key_text.text}\n{tls.chain_text}"
+    try:
+        return _text(path)
+    except OSError:  # it has just been replaced
+        return ""
 
 
 @contextlib.contextmanager

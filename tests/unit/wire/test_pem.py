@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from spark_group_source.errors import OptionError
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.tls import certificates, private_key
+from spark_group_source.text import Secret
 from spark_group_source.wire import pem, tls
 from spark_group_source.wire.settings import Tls
 from tests.certificates import Authority, parts
@@ -129,6 +130,74 @@ def test_the_error_for_a_text_that_is_none_names_the_line_breaks_and_shows_nothi
         assert text.splitlines()[3][:12] not in str(raised.value)
         assert "with its line breaks or with spaces in their place" in str(raised.value)
         assert raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+@pytest.mark.parametrize("changed", [0, 1])
+def test_no_certificate_of_a_file_is_skipped(authority: Authority, tmp_path: Path, how: str, changed: int) -> None:
+    """OpenSSL ignores a certificate whose marker is not on a line of its own, if another one can be read."""
+    written = [authority.file.read_text().strip(), Authority(tmp_path, "other").file.read_text().strip()]
+    written[changed] = WRITTEN[how](written[changed])
+    file = tmp_path / "both.pem"
+    file.write_text("\n".join(written), encoding="utf-8", newline="")
+    assert len(tls.ssl_context(Tls(ca_file=str(file))).get_ca_certs()) == 2
+
+
+def test_the_chain_of_a_keystore_file_is_sent_whole(authority: Authority, tmp_path: Path) -> None:
+    store, sent = tmp_path / "client.pem", list[str]()
+    leaf = authority.issue("client", file="one_line_chain.pem").read_text()
+    store.write_text(leaf + authority.file.read_text().replace("\n", " "))
+
+    class Context:
+        def load_cert_chain(self, path: str, password: str) -> None:
+            sent.append(Path(path).read_text())
+
+    tls._load_keystore_file(Context(), Tls(key_file=str(store)), str(store), "")  # type: ignore[arg-type]
+    assert [text.count("\n-----BEGIN CERTIFICATE-----\n") for text in sent] == [2]
+
+
+def test_other_text_in_a_file_keeps_it_as_it_is(authority: Authority, tmp_path: Path) -> None:
+    """A comment may name the markers, and hold letters that are not UTF-8."""
+    text = authority.file.read_text()
+    for number, comment in enumerate(
+        ("# -----BEGIN CERTIFICATE----- goes here", "# für alle", f"# {text.split()[-1]}")
+    ):
+        file = tmp_path / f"{number}.pem"
+        for pem_text in (text, text.replace("\n", "\r\n")):
+            file.write_text(f"{comment}\n{pem_text}", encoding="latin-1", newline="")
+            assert len(tls.ssl_context(Tls(ca_file=str(file))).get_ca_certs()) == 1
+    file.write_text(f"# für alle\n{text.strip()}".replace("\n", " "), encoding="latin-1")
+    assert len(tls.ssl_context(Tls(ca_file=str(file))).get_ca_certs()) == 1
+
+
+def test_a_trusted_certificate_of_openssl_is_one(authority: Authority) -> None:
+    trusted = authority.file.read_text().replace(" CERTIFICATE", " TRUSTED CERTIFICATE")
+    parsed = parse_options(SSL | {TRUSTED: trusted}).wire.tls
+    assert parsed is not None
+    assert len(tls.ssl_context(parsed).get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("which", "password", "says"),
+    [
+        ((0, 1), "wrong", "the password does not decrypt the private key"),
+        ((0, 1), None, "the private key needs a password"),
+        ((0,), "s3cret", "it has no certificate"),
+        ((1,), None, "it has no private key"),
+        ((), None, "PEM lib"),
+    ],
+)
+def test_the_error_for_a_keystore_says_what_is_wrong(
+    client: tuple[str, str], tmp_path: Path, which: tuple[int, ...], password: str | None, says: str
+) -> None:
+    file = tmp_path / "client.pem"
+    file.write_text("\n".join(client[part] for part in which))
+    with pytest.raises(OptionError, match=f"cannot be used: .*{says}"):
+        tls.ssl_context(Tls(key_file=str(file), key_password=None if password is None else Secret(password)))
+    if len(which) == 2:
+        given = {KEY: client[0], CHAIN: client[1]} | ({} if password is None else {PASSWORD: password})
+        with pytest.raises(OptionError, match=says):
+            parse_options(SSL | given)
 
 
 def test_a_truststore_file_without_pem_is_an_error_of_openssl(tmp_path: Path) -> None:
