@@ -49,7 +49,7 @@ def parse_numbers(text: str, number_of: NumberOf, expected: str, whole_of: Numbe
         raise ValueError(expected)  # a mistyped word, not JSON
     try:
         # Pairs keep both of two equal names; a dictionary would silently drop the first.
-        numbers = _numbers(_pairs(json.loads(text, object_pairs_hook=tuple)), number_of, whole_of)
+        numbers = _numbers(_topics(json.loads(text, object_pairs_hook=tuple)), number_of, whole_of)
     except ValueError as error:
         raise ValueError(f"{expected} ({error})") from None
     return numbers
@@ -64,12 +64,14 @@ def _numbers(pairs: tuple[tuple[str, Any], ...], number_of: NumberOf, whole_of: 
                 raise ValueError(f"the JSON names {quoted_in_json(topic)} twice")
             topics[topic] = _whole(topic, values, whole_of)
             continue
-        for key, value in _pairs(values):
+        for key, value in _partitions(topic, values):
             tp = TopicPartition(topic, _partition(key))
             if tp in partitions:
                 raise ValueError(f"the JSON names {tp} twice")
             partitions[tp] = number_of(value)
     others = topics.pop(OTHERS, None)
+    if others is not None and not partitions and not topics:
+        raise ValueError(f'with "{OTHERS}" alone write earliest or latest, without JSON')
     _check_topics(topics, partitions)
     return Numbers(partitions, topics, others)
 
@@ -99,9 +101,15 @@ def quoted_in_json(text: str) -> str:
     return printable(json.dumps(text, ensure_ascii=False))
 
 
-def _pairs(value: Any) -> tuple[tuple[str, Any], ...]:
+def _topics(value: Any) -> tuple[tuple[str, Any], ...]:
     if not isinstance(value, tuple):
-        raise ValueError("a topic has no partitions")
+        raise ValueError("a JSON array names no topics")
+    return value
+
+
+def _partitions(topic: str, value: Any) -> tuple[tuple[str, Any], ...]:
+    if not isinstance(value, tuple):
+        raise ValueError(f"{quoted_in_json(topic)} has no partitions: a value for each of them is needed")
     return value
 
 
@@ -243,14 +251,25 @@ def parse_end(text: str) -> Latest | SpecificOffsets:
 
 def _specific(text: str, option: str, expected: str) -> SpecificOffsets:
     """The offsets in JSON, which may also be an offset of a query's progress."""
-    progress = _progress_offset(text)
-    numbers = parse_numbers(progress or text, _offset, expected, _sentinel)
+    json_text = _unquoted(text)
+    numbers = parse_numbers(_progress_offset(json_text) or json_text, _offset, expected, _sentinel)
     return SpecificOffsets(
         {tp: _SENTINELS.get(number, number) for tp, number in numbers.partitions.items()},
         option,
         None if numbers.others is None else _SENTINELS[numbers.others],
         {topic: _SENTINELS[number] for topic, number in numbers.topics.items()},
     )
+
+
+def _unquoted(text: str) -> str:
+    """The JSON in a JSON string: the offsets in the JSON of a progress are such strings in Spark Connect."""
+    while text.lstrip().startswith('"'):
+        try:
+            inner = json.loads(text)
+        except ValueError:
+            return text
+        text = str(inner)
+    return text
 
 
 def _progress_offset(text: str) -> str | None:
@@ -268,11 +287,13 @@ def _progress_offset(text: str) -> str | None:
         return None  # an error of the other parser says what is wrong
     if not isinstance(shown, dict):
         return None
-    if isinstance(shown.get("version"), int) and "topics" in shown:
+    version = shown.get("version")
+    # A topic with this name may have a word, or -2 or -1 for it.
+    if isinstance(version, int) and version > 0 and "topics" in shown:
         try:
             return as_json(BatchOffset.from_json(shown).ends())
         except CheckpointError as error:
-            raise ValueError(f"JSON that this release can read. {error.happened}") from None
+            raise ValueError(f"JSON that this release can read. {error.happened.rstrip('.')}") from None
     if COUNTERS in shown:
         return json.dumps({topic: offsets for topic, offsets in shown.items() if topic != COUNTERS})
     return None
@@ -365,17 +386,20 @@ _SENTINELS: dict[int, Earliest | Latest] = {-2: Earliest(), -1: Latest()}
 _WORDS = {"earliest": -2, "latest": -1}
 
 
+def _word(value: Any) -> Any:
+    """The number that a word stands for; other values as they are."""
+    return _WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value
+
+
 def _sentinel(value: Any) -> int:
-    number = _WORDS.get(value.lower(), value) if isinstance(value, str) else value
+    number = _word(value)
     if type(number) is not int or number not in _SENTINELS:
         raise ValueError("neither earliest nor latest")
     return number
 
 
 def _offset(value: Any) -> int:
-    if isinstance(value, str) and value.lower() in _WORDS:
-        return _WORDS[value.lower()]
-    return _number(value, -2)
+    return _number(_word(value), -2)
 
 
 def _time(value: Any) -> int:

@@ -168,10 +168,11 @@ def boolean(text: str) -> bool:
 
 
 def _whole_number(text: str, minimum: int, maximum: int, of_what: str = "") -> int:
-    # Leading zeros count for nothing, as in Java.
-    if not re.fullmatch(r"\+?0*\d{1,19}", text.strip()) or not minimum <= int(text) <= maximum:
+    # Leading zeros count for nothing, as in Java; Python limits the digits that it converts.
+    match = re.fullmatch(r"\+?0*(\d{1,19})", text.strip())
+    if not match or not minimum <= int(match[1]) <= maximum:
         raise ValueError(f"a whole number{of_what}, from {minimum} to {maximum}")
-    return int(text)
+    return int(match[1])
 
 
 def positive_count(text: str) -> int:

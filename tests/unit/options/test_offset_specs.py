@@ -38,18 +38,18 @@ def test_an_unclear_offset_of_all_other_partitions_is_an_error() -> None:
     for others, says in (("7", "-2 or -1"), ("true", "-2 or -1"), ('{"0":-2}', "-2 or -1"), ('-2,"*":-1', "twice")):
         with pytest.raises(ValueError, match=says):
             offsets.parse_start(f'{{"t":{{"0":1}},"*":{others}}}')
-    with pytest.raises(ValueError, match="the JSON names no partition"):
+    with pytest.raises(ValueError, match=r'with "\*" alone write earliest or latest, without JSON'):
         offsets.parse_start('{"*":-2}')
     with pytest.raises(ValueError, match=r'only startingOffsets may have "\*"'):
         offsets.parse_end('{"t":{"0":7},"*":-1}')
-    with pytest.raises(ValueError, match="a topic has no partitions"):
+    with pytest.raises(ValueError, match=r'"\*" has no partitions: a value for each of them is needed'):
         offsets.timestamps_parser("startingOffsetsByTimestamp")('{"t":{"0":1735689600000},"*":-1}')
 
 
 @pytest.mark.parametrize("parse", [offsets.parse_start, offsets.parse_end])
 def test_earliest_and_latest_may_stand_for_a_topic_or_a_partition(parse: Callable[[str], object]) -> None:
     """A topic as a whole is of SPARK-58774; Spark's own source accepts no word for a partition."""
-    spec = parse('{"t":"earliest","u":{"10":23,"0":"Latest"},"v":"LATEST"}')
+    spec = parse('{"t":"earliest","u":{"10":23,"0":" Latest "},"v":" LATEST"}')
     assert isinstance(spec, SpecificOffsets)
     assert spec.topics == {"t": Earliest(), "v": Latest()}
     assert spec.offsets == {C: 23, TopicPartition("u", 0): Latest()}
@@ -80,11 +80,29 @@ def test_an_offset_of_a_progress_is_read_as_the_positions_it_shows() -> None:
             spec = parse(json.dumps(shown))
             assert isinstance(spec, SpecificOffsets)
             assert spec.offsets == expected
-    with pytest.raises(ValueError, match="JSON that this release can read.*format version 99"):
+    with pytest.raises(ValueError, match="JSON that this release can read.*format version 99.*up to 3$"):
         offsets.parse_start(json.dumps(PROGRESS | {"version": 99}))
     for without_partitions in (json.dumps(BatchOffset(group="g").as_json()), '{"#counters": {}}'):
         with pytest.raises(ValueError, match="names no partition"):
             offsets.parse_start(without_partitions)
+
+
+def test_an_offset_may_be_the_json_string_that_the_progress_of_spark_connect_has() -> None:
+    for shown in (PROGRESS, latest_offset_json({A: 23, B: 7}, {"batches": 3}), {"t": {"0": 23, "1": 7}}):
+        quoted = json.dumps(json.dumps(shown))
+        for parse in (offsets.parse_start, offsets.parse_end):
+            for text in (quoted, f" {quoted} ", json.dumps(quoted)):
+                spec = parse(text)
+                assert isinstance(spec, SpecificOffsets)
+                assert spec.offsets == {A: 23, B: 7}
+            for bad in ('"earliest', '"first"', '""'):
+                with pytest.raises(ValueError, match="or JSON with an offset"):
+                    parse(bad)
+
+
+def test_topics_may_have_the_names_of_the_parts_of_a_progress() -> None:
+    spec = offsets.parse_start('{"version":-2,"topics":{"0":5}}')
+    assert spec == SpecificOffsets({TopicPartition("topics", 0): 5}, "startingOffsets", None, {"version": Earliest()})
 
 
 def test_the_digest_of_offsets_depends_on_the_offsets_only() -> None:
@@ -103,7 +121,7 @@ def test_the_digest_of_offsets_depends_on_the_offsets_only() -> None:
     ("text", "says"),
     [
         ('{"t":{"0":1}', "Expecting"),
-        ("[]", "a topic has no partitions"),
+        ("[]", "a JSON array names no topics"),
         ('{"t":[0,1]}', '"t" must have an offset for each of its partitions, or earliest or latest'),
         ('{"t":"first"}', '"t" must have an offset for each of its partitions, or earliest or latest'),
         ('{"t":{"0":"first"}}', '"first" is not a whole number'),

@@ -165,6 +165,16 @@ NUMBERS: dict[Callable[[str], Any], tuple[int, int]] = {
 }
 """The minimum and maximum of each parser of numbers."""
 
+
+def test_a_number_may_have_any_number_of_leading_zeros() -> None:
+    """Python converts no more than 4,300 digits, and says so in words of its own."""
+    zeros = "0" * 5000
+    assert parse_options(GOOD | {"maxOffsetsPerTrigger": f"+{zeros}7"}).max_offsets_per_trigger == 7
+    for number in (zeros, "9" * 5000, "1" + zeros):
+        with pytest.raises(OptionError, match="It must be a whole number, from 1 to 9223372036854775807"):
+            parse_options(GOOD | {"maxOffsetsPerTrigger": number})
+
+
 SESSION_PLACES = ("group.heartbeat_interval", "group.session_timeout")
 FETCH = ("fetch.max_wait", "wire.request_timeout", "fetch.poll_timeout")
 BACKOFFS = {
