@@ -27,7 +27,7 @@ SPARK = (
     Family(
         _OF_QUERY,
         'Set it on the query: .writeStream.option("checkpointLocation", ...).',
-        "checkpointlocation checkpoint.location checkpoint",
+        "checkpointlocation checkpoint.location checkpoint checkpointdir checkpoint.dir",
     ),
     Family(
         _OF_QUERY,
@@ -57,8 +57,13 @@ SPARK = (
     Family(
         "it belongs to another source of Spark",
         _REMOVE,
-        """rowspersecond rampuptime numrows.per.second host port includetimestamp streamname initialposition
-        awsaccesskeyid awssecretkey subscriptionid projectid dbtable driver url query""",
+        """rowspersecond rampuptime numrows.per.second includetimestamp streamname initialposition subscriptionid
+        projectid dbtable driver url query""",
+    ),
+    Family(
+        "it belongs to another source of Spark",
+        "Set the hosts and ports of the brokers with 'kafka.bootstrap.servers'.",
+        "host port",
     ),
     Family(
         "a source has its columns from .schema(...)",
@@ -101,6 +106,12 @@ OTHER_WORDS = (
         "Set 'minRecordsPerTask' to a larger number for fewer tasks.",
         "maxpartitions maxtasks max.tasks coalesce",
     ),
+    Family(
+        _RENAMED,
+        "Set 'maxRecordsPerPartition', which limits a task.",
+        "maxrecordspertask maxoffsetspertask maxoffsetsperpartition",
+    ),
+    Family(_RENAMED, "Set 'minRecordsPerTask'.", "minrecordsperpartition minoffsetspertask minoffsetsperpartition"),
     Family(_RENAMED, "Set 'minPartitions'.", "num.partitions.per.batch mintasks parallelism concurrency"),
     Family(
         "the brokers know the number of a topic's partitions",
@@ -125,7 +136,27 @@ OTHER_WORDS = (
         _RENAMED,
         "Set 'startingTimestamp' or 'endingTimestamp'.",
         """starttimestamp starttime start.time startingtime startingdatetime fromtimestamp endtimestamp endtime end.time
-        endingtime""",
+        endingtime startingdate endingdate startingoffsetsbytime startingoffsettimestamp""",
+    ),
+    Family(
+        _RENAMED,
+        "Set 'failOnDataLoss' to false to continue after lost records.",
+        "ignoredataloss dataloss failonloss failonmissingdata",
+    ),
+    Family(_RENAMED, "Set 'resetOffsetsOnStart'.", "resetoffsets reset.offsets"),
+    Family(_RENAMED, "Set 'leaveGroupOnStop'.", "leavegroup leave.group leaveonstop leavegrouponclose"),
+    Family(_RENAMED, "Set 'kafka.isolation.level'.", "isolation read.committed"),
+    Family(_RENAMED, "Set 'kafka.client.rack'.", "rack rack.id consumer.rack"),
+    Family(
+        _RENAMED,
+        "Set 'kafka.group.instance.id'.",
+        "instance.id static.id static.member.id group.member.id static.membership",
+    ),
+    Family(
+        _RENAMED,
+        "Set 'kafka.socket.connection.setup.timeout.ms'.",
+        """connect.timeout connect.timeout.ms connection.timeout connection.timeout.ms socket.connection.timeout.ms
+        socket.connect.timeout.ms connection.setup.timeout.ms socket.setup.timeout.ms""",
     ),
     Family(_RENAMED, "Set 'kafkaConsumer.pollTimeoutMs'.", "polltimeoutms poll.timeout.ms poll.timeout polltimeout"),
     Family(
@@ -148,6 +179,22 @@ OTHER_WORDS = (
         _RENAMED,
         "Set 'kafka.sasl.oauthbearer.token.provider'.",
         "token tokenprovider sasl.oauth.token.provider oauth.cb oauthbearer.token.refresh.cb",
+    ),
+    Family(
+        _RENAMED,
+        "Set 'kafka.security.protocol' to SSL, or to SASL_SSL with a SASL mechanism.",
+        "tls ssl use.ssl use.tls enable.ssl enable.tls ssl.enabled tls.enabled ssl.enable with.tls",
+    ),
+    Family(
+        "AWS's library finds credentials and region for AWS_MSK_IAM",
+        "Set environment variables or a profile: docs/authentication.md, 'Amazon MSK'.",
+        """aws.region awsregion sasl.aws.region awsprofile aws.profile.name awsprofilename awsrolearn rolearn
+        aws.role.arn awsaccesskeyid awssecretkey aws.secret.access.key aws.access.key.id awssecretaccesskey""",
+    ),
+    Family(
+        "this source reads Event Hubs through Kafka's protocol",
+        "See the section Brokers of docs/compatibility.md.",
+        "connectionstring connection.string eventhub.name eventhubname sharedaccesskey sharedaccesskeyname",
     ),
 )
 
@@ -178,7 +225,11 @@ WRITERS = (
         queue.buffering.max.ms queuing.strategy produce.offset.report sticky.partitioning.linger.ms
         queue.buffering.backpressure.threshold dr.cb dr.msg.cb delivery.report.only.error""",
     ),
-    Family("the source retries until the brokers respond", "Set 'kafka.retry.backoff.ms'.", "retries max.retries"),
+    Family(
+        "the source retries until the brokers respond",
+        "Set 'kafka.retry.backoff.ms'.",
+        "retries max.retries retry retry.max num.retries number.of.retries retry.count",
+    ),
 )
 
 CLIENTS = (
@@ -193,7 +244,8 @@ CLIENTS = (
         "Watch the query with a listener: docs/monitoring.md.",
         """error.cb stats.cb throttle.cb rebalance.cb consume.cb offset.commit.cb on.commit event.cb background.event.cb
         socket.cb connect.cb closesocket.cb open.cb resolve.cb opaque enabled.events statistics.interval.ms
-        on.partitions.assigned on.partitions.revoked ssl.certificate.verify.cb interceptors plugin.library.paths""",
+        on.partitions.assigned on.partitions.revoked on.partitions.lost rebalance.listener
+        ssl.certificate.verify.cb interceptors plugin.library.paths""",
     ),
     Family(
         _RENAMED,
@@ -213,7 +265,8 @@ CLIENTS = (
         "Set 'kafka.metadata.max.age.ms'.",
         """topic.metadata.refresh.interval.ms topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.fast.cnt
         topic.metadata.refresh.sparse topic.metadata.propagation.max.ms metadata.refresh.interval.ms
-        flink.partition-discovery.interval-millis partition.discovery.interval.ms""",
+        flink.partition-discovery.interval-millis scan.topic.partition.discovery.interval
+        partition.discovery.interval.ms""",
     ),
     Family(_RENAMED, "Set 'kafka.source.host'.", "source.address local.address bind.address client.address"),
     Family(
@@ -230,14 +283,15 @@ CLIENTS = (
         builtin.features client.software.name client.software.version internal.termination.signal
         coordinator.query.interval.ms group.protocol.type selector kafka.client legacy.iterator
         topic.blacklist default.topic.conf message.copy.max.bytes consume.callback.max.messages auto.start
-        consumer.id generation.id offsets.channel.backoff.ms offsets.channel.socket.timeout.ms ssl.curves.list
+        consumer.id member.id generation.id offsets.channel.backoff.ms offsets.channel.socket.timeout.ms ssl.curves.list
         ssl.sigalgs.list ssl.providers ssl.engine.location ssl.engine.id ssl.ca.certificate.stores metrics.enabled""",
     ),
     Family(
         "the source commits offsets when a batch is complete, never at intervals",
         _REMOVE,
         """enable.auto.offset.store offset.store.method offset.store.path offset.store.sync.interval.ms
-        auto.commit.interval.messages offsets.storage dual.commit.enabled offsets.commit.max.retries ack.mode ackmode
+        auto.commit autocommit auto.commit.interval.messages commit.interval.ms
+        offsets.storage dual.commit.enabled offsets.commit.max.retries ack.mode ackmode
         commit.interval commit.on.checkpoint""",
     ),
     Family(
@@ -260,14 +314,21 @@ CLIENTS = (
         "PEM files or texts hold certificates and keys",
         "Set 'kafka.ssl.truststore.location' and 'kafka.ssl.keystore.location'.",
         """ssl.cafile ssl.certfile ssl.keyfile ssl.crlfile ssl.crl.location ssl.ca ssl.certificate ssl.key ssl.context
-        ssl.keystore.pem cafile certfile keyfile https.ca.location https.ca.pem tls ssl use.ssl enable.ssl""",
+        ssl.keystore.pem cafile certfile keyfile https.ca.location https.ca.pem ssl.truststore ssl.truststore.path
+        ssl.truststore.file ssl.truststore.pem ssl.keystore ssl.keystore.path ssl.keystore.file ssl.cert
+        ssl.cert.location ssl.client.cert ssl.client.key""",
     ),
     Family(_RENAMED, "Set 'kafka.ssl.key.password'.", "ssl.password ssl.key.pass ssl.keyfile.password"),
     Family(_RENAMED, "Set 'kafka.ssl.cipher.suites'.", "ssl.ciphers ciphers"),
     Family(
         _RENAMED,
         "Set 'kafka.ssl.endpoint.identification.algorithm'.",
-        "ssl.check.hostname ssl.verify.hostname ssl.hostname.verification insecure verify",
+        "ssl.check.hostname ssl.verify.hostname ssl.hostname.verification",
+    ),
+    Family(
+        "TLS without certificate checks does not protect the connection",
+        "Set 'kafka.ssl.truststore.location' to a PEM file with the certificate's CA.",
+        "insecure verify ssl.insecure tls.insecure ssl.verify verify.ssl insecure.skip.verify skip.verify",
     ),
     Family(
         "the options for OAuth are those of Kafka's Java client",
@@ -275,19 +336,22 @@ CLIENTS = (
         " 'kafka.sasl.oauthbearer.client.credentials.client.id': docs/authentication.md.",
         """sasl.oauthbearer.config sasl.oauthbearer.method sasl.oauthbearer.client.id sasl.oauthbearer.client.secret
         sasl.oauthbearer.extensions sasl.oauthbearer.grant.type enable.sasl.oauthbearer.unsecure.jwt oauth.client.id
-        oauth.client.secret oauth.token.endpoint.uri client.secret token.endpoint
+        oauth.client.secret oauth.token.endpoint.uri client.secret token.endpoint sasl.client.id sasl.client.secret
+        sasl.scope sasl.token sasl.oauthbearer.token sasl.oauthbearer.url sasl.extensions
         sasl.oauthbearer.metadata.authentication.type""",
     ),
     Family(
         "GSSAPI uses the Kerberos ticket of the process",
         "Set 'kafka.sasl.kerberos.service.name', and get a ticket with kinit.",
-        "sasl.kerberos.domain.name sasl.kerberos.name principal keytab kerberos.principal kerberos.keytab",
+        """sasl.kerberos.domain.name sasl.kerberos.name sasl.kerberos.service kerberos.service.name principal keytab
+        kerberos.principal kerberos.keytab""",
     ),
     Family(
         "the source does not decode values by a schema registry",
         "Decode the column value in Spark: docs/howto.md, 'Decode Schema Registry records'.",
         """schema.registry schemaregistry auto.register.schemas use.latest.version specific.avro.reader
-        value.subject.name.strategy key.subject.name.strategy avro.use.logical.type.converters json.value.type
+        schemaregistryurl value.subject.name.strategy key.subject.name.strategy avro.use.logical.type.converters
+        json.value.type
         key.converter value.converter value.format key.format format avro.schema schema.id""",
     ),
     Family(

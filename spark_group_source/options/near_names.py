@@ -24,8 +24,8 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
 def letters(name: str) -> str:
-    """A name without what people spell differently: case, dots, underscores, and the prefix ``kafka.``."""
-    without_prefix = re.sub(r"^(?:kafka[._])+", "", name.lower())
+    """A name without what people spell differently: case, dots, underscores, and the prefix ``kafka``."""
+    without_prefix = re.sub(r"^(?:kafka[._]?)+(?=.)", "", name.lower())
     return re.sub(r"[^a-z0-9]", "", without_prefix)
 
 
