@@ -19,6 +19,9 @@ _IANA = re.compile(r"(?:TLS|SSL)_(\w+?)_WITH_(\w+)")
 _UNSAFE = re.compile(r"_anon_|_anon$|NULL|EXPORT|PSK|SRP|KRB5")
 """Parts of IANA's names of suites without a certificate of the server, or without encryption that deserves the name."""
 
+_SIGNALS = ("TLS_EMPTY_RENEGOTIATION_INFO_SCSV", "TLS_FALLBACK_SCSV")
+"""Values in Java's lists that are no suites (RFC 5746 and 7507). OpenSSL sends the first of itself."""
+
 _KEY_EXCHANGES = ("kx-ecdhe", "kx-dhe", "kx-rsa")
 _AUTHENTICATIONS = ("auth-ecdsa", "auth-rsa", "auth-dss")
 
@@ -29,7 +32,8 @@ def cipher_suites(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: a name is none, or of an unsafe suite or of TLS 1.3; the message completes "It must be".
     """
-    names = [part.strip() for part in text.split(",") if part.strip()]
+    # Java's lists have commas, those of OpenSSL and librdkafka colons.
+    names = [part.strip() for part in re.split("[,:]", text) if part.strip()]
     if not names:
         raise ValueError("names of cipher suites separated by commas")
     suites = dict.fromkeys(filter(None, map(_openssl_name, names)))
@@ -40,6 +44,8 @@ def cipher_suites(text: str) -> tuple[str, ...]:
 
 def _openssl_name(name: str) -> str | None:
     """OpenSSL's name of a suite; ``None`` if it has none."""
+    if name in _SIGNALS:
+        return None
     if not _NAME.fullmatch(name):
         raise ValueError(
             "names of cipher suites separated by commas, without the operators and keywords of OpenSSL"

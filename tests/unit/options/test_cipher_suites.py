@@ -47,6 +47,16 @@ def test_a_list_is_separated_by_commas_and_leaves_out_what_openssl_does_not_have
         cipher_suites("TLS_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384")
 
 
+def test_a_list_may_be_that_of_librdkafka_or_of_java() -> None:
+    with_colons = "ECDHE-RSA-AES256-GCM-SHA384: AES256-SHA:TLS_RSA_WITH_AES_128_GCM_SHA256"
+    assert cipher_suites(with_colons) == ("ECDHE-RSA-AES256-GCM-SHA384", "AES256-SHA", "AES128-GCM-SHA256")
+    signal = "TLS_EMPTY_RENEGOTIATION_INFO_SCSV"
+    assert cipher_suites(f"TLS_RSA_WITH_AES_256_CBC_SHA,{signal}") == ("AES256-SHA",)
+    for none in (signal, ":", "", " , "):
+        with pytest.raises(ValueError, match="names of cipher suites"):
+            cipher_suites(none)
+
+
 KEYWORDS = """
 ALL COMPLEMENTOFALL COMPLEMENTOFDEFAULT DEFAULT HIGH MEDIUM LOW EXPORT EXP NULL eNULL aNULL ADH AECDH ECDHE kRSA aRSA
 AES256 TLSv1.2 SSLv3 SUITEB128 PROFILE=SYSTEM @SECLEVEL=0 @STRENGTH !aNULL -AES256-SHA +AES256-SHA AES256-SHA:aNULL
