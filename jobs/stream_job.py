@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_group_source import register
+from spark_group_source.errors import OptionError
 from spark_group_source.options.properties import read_options
 
 POLL_S = 0.25
@@ -72,6 +73,9 @@ def run(
         signal.signal(number, lambda *_: stopping.set())
     try:
         queries = start(spark, args)
+    except OptionError as error:  # of the file of --command-config; Spark wraps those of load()
+        print(f"{args.job}: {error}", file=sys.stderr)
+        return 2
     except PySparkException as error:
         print(f"{args.job}: {error}", file=sys.stderr)
         return 1
@@ -92,7 +96,8 @@ def source_options(args: argparse.Namespace, **more: str) -> dict[str, str]:
     """The options of the source: those of ``--option`` take precedence over ``more``, other arguments and the file."""
     options = {"startingOffsets": "earliest"}
     if args.command_config:
-        options |= read_options(args.command_config)
+        of_file = read_options(args.command_config)
+        options |= {name: value for name, value in of_file.items() if name not in ("subscribePattern", "assign")}
     options |= {"kafka.bootstrap.servers": args.bootstrap_servers, "kafka.group.id": args.group}
     options["subscribe"] = ",".join(args.topic)
     if args.starting_offsets:
@@ -167,5 +172,5 @@ def _follow(queries: list[_Followed], job: str, stopping: threading.Event) -> in
 def _option(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+        raise argparse.ArgumentTypeError("NAME=VALUE is needed, with an equals sign")  # the value may be a secret
     return name, value

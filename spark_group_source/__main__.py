@@ -11,7 +11,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from importlib import resources
 from pathlib import Path
@@ -19,6 +19,7 @@ from pathlib import Path
 from spark_group_source import __version__
 from spark_group_source.errors import GroupSourceError, OptionError
 
+_TOPIC_OPTIONS = {"subscribe", "subscribepattern", "assign"}
 _SECTION = re.compile(r"^### ([A-Z_]+)\n\n(.*?)\s*(?=^##)", re.M | re.S)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
@@ -49,10 +50,29 @@ def look_up(args: argparse.Namespace) -> str:
     with closing(GroupLagClient(_look_up_options(args))) as client:
         if args.command == "lag":
             return report.text(report.snapshot(client).partitions())
+        _check_writable(args.output)
         snapshots = report.watch(client, args.seconds, args.interval, _say)
         page = report.page(client.group, snapshots)
-    args.output.write_text(page, encoding="utf-8")
+    try:
+        args.output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise _not_writable(args.output, error.strerror or str(error)) from None
     return f"{args.output}: {len(snapshots)} sample(s)"
+
+
+def _check_writable(page: Path) -> None:
+    """Rejects a page that cannot be written, before a minute of samples is lost."""
+    directory = page.parent
+    if not directory.is_dir():
+        raise _not_writable(page, f"there is no directory '{directory}'")
+    if page.is_dir():
+        raise _not_writable(page, "it is a directory")
+    if not os.access(page if page.exists() else directory, os.W_OK):
+        raise _not_writable(page, "no permission")
+
+
+def _not_writable(page: Path, reason: str) -> OptionError:
+    return OptionError(f"The page '{page}' cannot be written: {reason}.", "Give another file with --output.")
 
 
 def _look_up_options(args: argparse.Namespace) -> dict[str, str]:
@@ -60,6 +80,8 @@ def _look_up_options(args: argparse.Namespace) -> dict[str, str]:
     from spark_group_source.options.properties import read_options
 
     options = {} if args.command_config is None else read_options(args.command_config)
+    if _names_topics(dict(args.option)):
+        options = {name: value for name, value in options.items() if not _names_topics([name])}
     arguments = {"kafka.bootstrap.servers": args.bootstrap_servers, "kafka.group.id": args.group}
     options |= {name: value for name, value in arguments.items() if value is not None}
     options |= dict(args.option)
@@ -70,9 +92,13 @@ def _look_up_options(args: argparse.Namespace) -> dict[str, str]:
                 f"Neither {argument} nor --command-config names '{name}'.",
                 f"Give {argument}, or a properties file with the line {name.removeprefix('kafka.')}=...",
             )
-    if given.isdisjoint(("subscribe", "subscribepattern", "assign")):
+    if not _names_topics(options):
         options["subscribePattern"] = ".*"
     return options
+
+
+def _names_topics(names: Iterable[str]) -> bool:
+    return not _TOPIC_OPTIONS.isdisjoint(name.lower() for name in names)
 
 
 def _say(text: object) -> None:
@@ -82,14 +108,18 @@ def _say(text: object) -> None:
 def _option(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+        raise argparse.ArgumentTypeError("NAME=VALUE is needed, with an equals sign")  # the value may be a secret
     return name, value
 
 
 def _positive(text: str) -> float:
-    if not 0 < float(text) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not greater than 0")
-    return float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds greater than 0")
+    return number
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ The numbers at the end are error codes of Kafka's protocol that several packages
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from logging import Logger
 from typing import ClassVar
@@ -16,6 +17,9 @@ from spark_group_source.text import one_line
 
 EXPLAIN = "python -m spark_group_source explain"
 """The command that explains an error code. The project has no public site that a message could link to."""
+
+
+_CODE_AND_COMMAND = re.compile(rf"\[[A-Z]+(?:_[A-Z]+)+\] | For details run: {re.escape(EXPLAIN)} [A-Z_]+\.?")
 
 
 class GroupSourceError(Exception):
@@ -30,8 +34,8 @@ class GroupSourceError(Exception):
 
     def __init__(self, happened: str, action: str = "") -> None:
         # Each may quote a text of somebody else, and an error is one line of a log.
-        self.happened = one_line(happened)
-        self.action = one_line(action)
+        self.happened = one_line(_plain(happened))
+        self.action = one_line(_plain(action))
         text = " ".join(filter(None, [self.happened, self.action]))
         # No period at the end: users copy the command.
         super().__init__(f"[{self.code}] {text} For details run: {EXPLAIN} {self.code}")
@@ -40,6 +44,11 @@ class GroupSourceError(Exception):
         # Spark pickles errors between processes. The default would pass the whole message to the constructor, and
         # fails for subclasses with more arguments.
         return _rebuild, (type(self), self.happened, self.action, self.__dict__)
+
+
+def _plain(text: str) -> str:
+    """A text that may quote an error of this package, without the codes and commands of that."""
+    return _CODE_AND_COMMAND.sub("", text)
 
 
 def _rebuild(cls: type[GroupSourceError], happened: str, action: str, state: dict[str, object]) -> GroupSourceError:

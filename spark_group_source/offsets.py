@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from spark_group_source.errors import CheckpointError
+from spark_group_source.text import printable
 
 VERSION = 3
 """Version of the offset JSON. Version 1 has no leader epochs and no group id, version 2 no lineages. Both are still
@@ -35,7 +36,7 @@ class TopicPartition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+        return f"{printable(self.topic)}-{self.partition}"
 
 
 Partitions = frozenset[TopicPartition]
@@ -89,7 +90,7 @@ class OffsetRange:
         return max(0, self.end - self.start)
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}[{self.start}, {self.end})"
+        return f"{self.tp}[{self.start}, {self.end})"
 
 
 class PinnedStart(NamedTuple):

@@ -16,7 +16,7 @@ from spark_group_source.group.description import UNKNOWN, GroupDescription, Memb
 from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.lag.model import LagReport, Rates, RateWindow, Sample
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.text import names
+from spark_group_source.text import names, printable
 
 Table = Sequence[tuple[object, ...]]
 """The first row has the titles."""
@@ -46,7 +46,7 @@ class Snapshot:
         for tp in sorted(self.sample.positions.keys() | owners.keys()):
             owner = owners.get(tp)
             member = (owner.member_id, owner.host, owner.client_id) if owner else ("-", "-", "-")
-            rows.append((tp.topic, tp.partition, *(each.get(tp, "-") for each in (*figures, lags)), *member))
+            rows.append((printable(tp.topic), tp.partition, *(each.get(tp, "-") for each in (*figures, lags)), *member))
         return rows
 
 

@@ -37,11 +37,16 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, str]:
             "Give the path of a properties file with lines such as security.protocol=SASL_SSL.",
         ) from None
     try:
-        return parse_properties(_decoded(content))
+        pairs = list(_pairs(_decoded(content)))
+        for number, name, value in pairs:
+            _check_name(number, name, value)
     except ValueError as error:
         raise OptionError(
-            f"The options file '{os.fspath(path)}' is malformed: {error}.", "Write \\\\ for a backslash."
+            f"The options file '{os.fspath(path)}' is malformed: {error}.",
+            "Write lines such as security.protocol=SASL_SSL, in UTF-8. A backslash at the end of a line continues its"
+            " value; write \\\\ for a backslash.",
         ) from None
+    return {name: value for _, name, value in pairs}
 
 
 def _decoded(content: bytes) -> str:
@@ -57,7 +62,11 @@ def parse_properties(text: str) -> dict[str, str]:
     Raises:
         ValueError: a ``\\u`` is not followed by four hexadecimal digits; the message names the line.
     """
-    options = {}
+    return {name: value for _, name, value in _pairs(text)}
+
+
+def _pairs(text: str) -> Iterator[tuple[int, str, str]]:
+    """Line number, name and value of each line."""
     for number, line in _logical_lines(text):
         match = _PAIR.fullmatch(line)
         assert match is not None  # each text has a name, perhaps an empty one
@@ -65,8 +74,15 @@ def parse_properties(text: str) -> dict[str, str]:
             name, value = _unescaped(match[1]), _unescaped(match[2])
         except ValueError:
             raise ValueError(f"line {number} has a \\u without four hexadecimal digits") from None
-        options[_option_name(name)] = value
-    return options
+        yield number, _option_name(name), value
+
+
+def _check_name(number: int, name: str, value: str) -> None:
+    """Rejects the rest of a longer value, for example of a key in PEM. It may be secret, so no error must show it."""
+    if not re.fullmatch(r"[A-Za-z][\w.-]{0,99}", name):
+        raise ValueError(f"line {number} does not begin with the name of an option")
+    if not value and name not in _NAMES.values():
+        raise ValueError(f"line {number} has no value")
 
 
 def _option_name(name: str) -> str:

@@ -198,6 +198,49 @@ def test_an_error_in_a_file_is_that_of_the_option_and_shows_no_secret(
         assert "s3cret" not in shown
 
 
+def test_topics_of_the_command_line_replace_those_of_the_file(
+    fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("subscribe=u\n")
+    config = ("--command-config", str(file))
+    for option in ("subscribePattern=t.*", "SUBSCRIBE=t", 'assign={"t":[0,1]}'):
+        assert run("lag", fake, *config, "--option", option) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_an_argument_that_is_no_option_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["lag", "--option", "kafka.sasl.password s3cret"])
+    shown = capsys.readouterr().err
+    assert "NAME=VALUE is needed" in shown
+    assert "s3cret" not in shown
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", "--seconds", "1m"])
+    assert "'1m' is not a number of seconds greater than 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("nowhere/report.html", "there is no directory"), ("", "it is a directory")]
+)
+def test_a_page_that_cannot_be_written_is_an_error_before_the_samples(
+    fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, says: str
+) -> None:
+    assert run("report", fake, "--output", str(tmp_path / name), "--seconds", "600") == 2
+    assert f"cannot be written: {says}" in capsys.readouterr().err
+
+
+def test_a_page_that_became_unwritable_is_an_error(
+    fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert run("report", fake, "--output", str(tmp_path / "page.html"), "--seconds", "0.1", "--interval", "0.1") == 2
+    assert "cannot be written: No space left on device" in capsys.readouterr().err
+
+
 def test_report_prints_where_its_page_is(fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "report.html"
     assert run("report", fake, "--output", str(output), "--seconds", "0.1", "--interval", "0.1") == 0

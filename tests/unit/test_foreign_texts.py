@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
-from spark_group_source.errors import GroupSourceError, OptionError
-from spark_group_source.group.description import interpret, interpret_consumer_group
+from spark_group_source.errors import BrokerUnavailable, DataLoss, GroupSourceError, OptionError
+from spark_group_source.group.description import (
+    GroupDescription,
+    MemberDescription,
+    interpret,
+    interpret_consumer_group,
+)
 from spark_group_source.group.membership import fatal
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.lag.model import LagReport, PartitionLag, Sample
+from spark_group_source.lag.report import Snapshot, text
+from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.text import MOST_CHARACTERS, Secret, names, one_line, printable, quoted
 from spark_group_source.wire import sockets
@@ -70,6 +77,12 @@ def described() -> list[str]:
     return found
 
 
+def assigned_by_another() -> Snapshot:
+    """A group whose leader, another member, assigned a topic with a forged name."""
+    owner = MemberDescription("a", "a", "h", None, frozenset({TopicPartition(EVIL, 0)}))
+    return Snapshot(GroupDescription("Stable", "range", (owner,)), Sample(0.0, {}, {}))
+
+
 def refused(body: object) -> str:
     answer = Answer(401, json.dumps(body).encode(), "")
     return str(_refusal(CLIENT, answer, GroupSourceError))
@@ -85,6 +98,10 @@ SHOWN: dict[str, Callable[[], str]] = {
     "advertised host": lambda: connect_error(EVIL),
     "topics": lambda: names([EVIL]),
     "partitions": lambda: names([TopicPartition(EVIL, 0)]),
+    "partition": lambda: str(TopicPartition(EVIL, 0)),
+    "range": lambda: str(OffsetRange(EVIL, 0, 1, 2)),
+    "largest lag": lambda: str(LagReport("q", "", 0.0, (PartitionLag(TopicPartition(EVIL, 0), 1, 2),))),
+    "assigned topic in a table": lambda: text(assigned_by_another().partitions()[1:]),
     "error of a token endpoint": lambda: refused({"error": EVIL, "error_description": EVIL}),
     "claims of a token": lambda: _holder({"sub": EVIL, "scope": [EVIL]}, "sub", "scope"),
 }
@@ -109,6 +126,14 @@ def test_an_error_is_one_line_whatever_it_quotes() -> None:
     assert str(error).isprintable()
     assert error.action == "Write\\nthis"
     assert GroupSourceError(error.happened, error.action).happened == error.happened
+
+
+def test_an_error_that_quotes_another_has_one_code_and_one_command() -> None:
+    inner = DataLoss("It is gone.", "Look.")
+    outer = BrokerUnavailable(f"No answer: {inner}.", f"Or: {inner}")
+    assert outer.happened == "No answer: It is gone. Look."
+    assert str(outer).count("[") == str(outer).count("For details") == 1
+    assert str(outer).endswith("explain BROKER_UNAVAILABLE")
 
 
 def test_an_option_is_quoted_up_to_a_length() -> None:

@@ -88,6 +88,27 @@ def test_an_error_names_the_file_and_the_line_and_shows_no_value(tmp_path: Path)
         read_options(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "ssl.keystore.key=-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIE0s3cret",
+        "ssl.keystore.key=-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIE+s3cret/==",
+        "sasl.jaas.config=PlainLoginModule required\n  s3cret",
+        f"sasl.password=\n{'s3cret' * 50}=",
+        "sasl.username=a\n=s3cret",
+    ],
+)
+def test_the_rest_of_a_value_is_no_name_and_is_not_shown(tmp_path: Path, lines: str) -> None:
+    file = tmp_path / "client.properties"
+    for encoding in ("utf-8", "utf-16"):
+        file.write_text(lines, encoding=encoding)
+        with pytest.raises(OptionError, match="is malformed: line [12] (has no value|does not begin with)") as raised:
+            read_options(file)
+        assert "s3cret" not in str(raised.value)
+    file.write_text("ssl.endpoint.identification.algorithm=\n")
+    assert read_options(file) == {"kafka.ssl.endpoint.identification.algorithm": ""}
+
+
 def job_options(monkeypatch: pytest.MonkeyPatch, *more: str) -> dict[str, str]:
     """The options of the source of a job with these arguments."""
     monkeypatch.syspath_prepend(str(JOBS))
@@ -102,7 +123,9 @@ def test_a_job_takes_options_from_a_file_and_its_arguments_take_precedence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "client.properties"
-    file.write_text("bootstrap.servers=other:1\nsasl.password=s3cret\nstartingOffsets=latest\nclient.rack=a\n")
+    file.write_text(
+        "bootstrap.servers=other:1\nsasl.password=s3cret\nstartingOffsets=latest\nclient.rack=a\nsubscribePattern=.*\n"
+    )
     given = {"kafka.bootstrap.servers": "b1:1", "kafka.group.id": "g", "subscribe": "t", "startingOffsets": "earliest"}
     assert job_options(monkeypatch) == given
     config = ("--command-config", str(file))
@@ -113,3 +136,28 @@ def test_a_job_takes_options_from_a_file_and_its_arguments_take_precedence(
         "startingOffsets": "earliest",
         "kafka.client.rack": "b",
     }
+
+
+def test_a_bad_file_or_option_ends_a_job_with_2_and_shows_no_value(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(JOBS))
+    job = runpy.run_path(str(JOBS / "stream_job.py"))
+    given = ["--bootstrap-servers", "b1:1", "--topic", "t", "--group", "g", "--checkpoint", "/c"]
+    with pytest.raises(SystemExit, match="2"):
+        job["job_parser"]("job", None).parse_args([*given, "--option", "kafka.sasl.password s3cret"])
+    args = job["job_parser"]("job", None).parse_args([*given, "--command-config", str(tmp_path / "none")])
+
+    class Session:
+        """Spark, as far as a job needs it before its queries."""
+
+        class builder:  # noqa: N801 -- Spark's name
+            appName = config = staticmethod(lambda *_, **__: Session.builder)  # noqa: N815 -- Spark's name
+            getOrCreate = staticmethod(lambda: Session)  # noqa: N815 -- Spark's name
+
+    job["run"].__globals__.update(SparkSession=Session, register=lambda _: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    assert job["run"](args, lambda _, arguments: job["source_options"](arguments)) == 2
+    shown = capsys.readouterr().err
+    assert "job: [INVALID_OPTION] The options file" in shown
+    assert "s3cret" not in shown
