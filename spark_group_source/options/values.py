@@ -108,7 +108,8 @@ def topic_names(text: str) -> tuple[str, ...]:
 
 def _check_topic(name: str, alternative: str = "") -> None:
     if not _legal(name):
-        raise ValueError(f"topic names of letters, digits, '.', '_' and '-' ({quoted(name)} is invalid){alternative}")
+        expected = "topic names of at most 249 letters, digits, '.', '_' and '-'"
+        raise ValueError(f"{expected} ({quoted(name)} is invalid){alternative}")
 
 
 def _legal(name: str) -> bool:

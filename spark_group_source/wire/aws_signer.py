@@ -13,6 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, 
 from botocore.session import Session
 
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable
+from spark_group_source.text import printable
 
 if TYPE_CHECKING:
     from spark_group_source.wire.tokens import MskIamTokens
@@ -157,4 +158,4 @@ def _log_identity(settings: MskIamTokens, credentials: Any) -> None:
         )
         log.info("the AWS credentials for Amazon MSK are those of %s", client.get_caller_identity()["Arn"])
     except Exception as error:  # AWS's library may raise any
-        log.info("AWS does not say whose credentials for Amazon MSK these are: %s", error)
+        log.info("AWS does not say whose credentials for Amazon MSK these are: %s", printable(str(error)))

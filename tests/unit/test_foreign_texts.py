@@ -24,6 +24,7 @@ from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.text import MOST_CHARACTERS, Secret, names, one_line, printable, quoted
 from spark_group_source.wire import sockets
+from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.oauth import Answer, _holder, _refusal
 from spark_group_source.wire.sasl import authenticate
 from spark_group_source.wire.settings import Sasl, WireOptions
@@ -35,6 +36,14 @@ EVIL = "no\n26/11/27 12:00:00 ERROR forged\r\x1b[31m\x07\N{RIGHT-TO-LEFT OVERRID
 
 PLAIN = Sasl("PLAIN", "alice", Secret("s3cret"))
 CLIENT = ClientCredentials("https://idp/token", "orders", Secret("s3cret"))
+
+
+def cluster_error(first: str, reported: str) -> str:
+    try:
+        ClusterIdentity(first).check(reported, "b:1")
+    except GroupSourceError as error:
+        return str(error)
+    return "no error"
 
 
 def sasl_error(*responses: Any) -> str:
@@ -96,6 +105,8 @@ SHOWN: dict[str, Callable[[], str]] = {
     "mechanisms of a broker": lambda: sasl_error(welcome(33, (EVIL, *[f"M{n}" for n in range(1000)]))),
     "explanation of a coordinator": lambda: str(fatal("JoinGroup", "g", 30, (), EVIL)),
     "advertised host": lambda: connect_error(EVIL),
+    "id of another cluster": lambda: cluster_error("ours", EVIL),
+    "id of the first cluster": lambda: cluster_error(EVIL, "theirs"),
     "topics": lambda: names([EVIL]),
     "partitions": lambda: names([TopicPartition(EVIL, 0)]),
     "partition": lambda: str(TopicPartition(EVIL, 0)),
@@ -113,6 +124,12 @@ def test_a_text_of_others_is_one_bounded_line(origin: str) -> None:
     assert "no\\n26/11/27" in shown
     assert shown.isprintable()
     assert len(shown) < 4 * MOST_CHARACTERS
+
+
+def test_the_warning_of_another_cluster_is_one_bounded_line(caplog: pytest.LogCaptureFixture) -> None:
+    cluster_error("ours", EVIL)
+    assert caplog.messages[0].isprintable()
+    assert len(caplog.messages[0]) < 3 * MOST_CHARACTERS
 
 
 def test_the_description_of_a_group_has_bounded_lines() -> None:

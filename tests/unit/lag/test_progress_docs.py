@@ -32,5 +32,10 @@ def test_the_documented_code_computes_the_lag_of_each_partition(as_text: bool) -
     offsets = [json.dumps(each) if as_text else each for each in (end, latest)]
     sources = [{"startOffset": None, "endOffset": offsets[0], "latestOffset": offsets[1]}]
     assert documented_lag({"sources": sources}) == {(0, "topics", 0): 7, (0, "u", 10): 0}
+    others: list[dict[str, Any]] = [
+        {"endOffset": {"topics": {"0": 5}}, "latestOffset": {"topics": {"0": 6}}},
+        {"endOffset": 5, "latestOffset": 7},
+    ]
+    assert documented_lag({"sources": [*others, *sources]}) == {(2, "topics", 0): 7, (2, "u", 10): 0}
     without_latest = [{"endOffset": offsets[0], "latestOffset": None}]  # PySpark 4.1
     assert documented_lag({"sources": without_latest}) == {}
