@@ -52,20 +52,33 @@ def _openssl_name(name: str) -> str | None:
             f" ({quoted(name)} is no name)"
         )
     iana = _IANA.fullmatch(name)
-    if iana is None and name.startswith("TLS_"):
+    return _of_openssl(name) if iana is None else _of_iana(name, iana[1], iana[2])
+
+
+def _of_iana(name: str, exchange: str, cipher: str) -> str | None:
+    if _UNSAFE.search(name):
+        raise _unsafe(name)
+    suite = _converted(exchange, cipher)
+    known = _known_suites().get(suite)
+    if known is None:
+        return None
+    if not _is_safe(known):
+        raise _unsafe(name)
+    return suite
+
+
+def _of_openssl(name: str) -> str:
+    if name.startswith("TLS_"):
         raise ValueError(
             f"cipher suites of TLS 1.2 ({quoted(name)} belongs to TLS 1.3, whose suites are all enabled: Python cannot"
             " choose among them)"
         )
-    if iana is not None and _UNSAFE.search(name):
-        raise _unsafe(name)
-    suite = name if iana is None else _converted(iana[1], iana[2])
-    known = _known_suites().get(suite)
-    if known is not None and not _is_safe(known):
-        raise _unsafe(name)
-    if known is None and iana is None:
+    known = _known_suites().get(name)
+    if known is None:
         raise ValueError(f"names of cipher suites ({quoted(name)} is none that {_openssl_version()} has)")
-    return suite if known is not None else None
+    if not _is_safe(known):
+        raise _unsafe(name)
+    return name
 
 
 def _unsafe(name: str) -> ValueError:

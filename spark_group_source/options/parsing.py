@@ -19,7 +19,7 @@ from spark_group_source.options.security import SecurityOptions, security_settin
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.options.table import OPTIONS, PARTS, default_of
 from spark_group_source.options.unsupported import unsupported_option
-from spark_group_source.options.values import FOREVER, MAX_INT32
+from spark_group_source.options.values import FOREVER, MAX_INT32, Option
 from spark_group_source.text import quoted
 from spark_group_source.wire.settings import Tls, WireOptions
 from spark_group_source.wire.tokens import RefreshWindow
@@ -74,27 +74,37 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         option = _BY_KEY.get(key.lower())
         if option is None:
             raise unsupported_option(key) or _unknown(key)
-        if "-----BEGIN " in text and not option.secret:
-            raise OptionError(f"Option '{option.name}' contains PEM text, which is not shown.", _PEM)
-        try:
-            values[option.place] = option.parse(text)
-        except ValueError as error:
-            problem, expected = f"is {quoted(text)}", str(error)
-            if option.secret:
-                problem = _HIDDEN
-            elif _SECRET.search(text):
-                # The parentheses quote the value.
-                problem, expected = _HIDDEN, expected.partition(" (")[0]
-            raise OptionError(f"Option '{option.name}' {problem}.", f"It must be {expected}.") from None
-    for option in OPTIONS:
-        if option.required and option.place not in values:
-            action = f"Set it with .option('{option.name}', ...): {option.description}"
-            raise OptionError(f"Option '{option.name}' is missing.", action)
+        values[option.place] = _parsed(option, text)
+    _check_required(values)
     _check_topics(values)
     _check_group_protocol(values)
     options = _settings(with_derived_defaults(values))
     _check(options)
     return options
+
+
+def _parsed(option: Option, text: str) -> Any:
+    """The value of an option. An error shows the text unless it may contain a secret."""
+    if "-----BEGIN " in text and not option.secret:
+        raise OptionError(f"Option '{option.name}' contains PEM text, which is not shown.", _PEM)
+    try:
+        return option.parse(text)
+    except ValueError as error:
+        problem, expected = f"is {quoted(text)}", str(error)
+    if option.secret:
+        problem = _HIDDEN
+    elif _SECRET.search(text):
+        # The parentheses quote the value.
+        problem, expected = _HIDDEN, expected.partition(" (")[0]
+    raise OptionError(f"Option '{option.name}' {problem}.", f"It must be {expected}.")
+
+
+def _check_required(given: Collection[str]) -> None:
+    """``given`` are the places of the options that the user has set."""
+    for option in OPTIONS:
+        if option.required and option.place not in given:
+            action = f"Set it with .option('{option.name}', ...): {option.description}"
+            raise OptionError(f"Option '{option.name}' is missing.", action)
 
 
 def _unknown(key: str) -> OptionError:
