@@ -226,7 +226,7 @@ def test_an_argument_that_is_no_option_is_not_shown(capsys: pytest.CaptureFixtur
 def test_a_page_that_cannot_be_written_is_an_error_before_the_samples(
     fake: FakeKafka, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, says: str
 ) -> None:
-    assert run("report", fake, "--output", str(tmp_path / name), "--seconds", "600") == 2
+    assert run("report", fake, "--output", str(tmp_path / name), "--seconds", "1") == 2
     assert f"cannot be written: {says}" in capsys.readouterr().err
 
 
