@@ -166,6 +166,7 @@ def test_other_text_in_a_file_keeps_it_as_it_is(authority: Authority, tmp_path: 
         for pem_text in (text, text.replace("\n", "\r\n")):
             file.write_text(f"{comment}\n{pem_text}", encoding="latin-1", newline="")
             assert len(tls.ssl_context(Tls(ca_file=str(file))).get_ca_certs()) == 1
+    file = tmp_path / "one_line.pem"  # another file, because the context of a former one would be kept
     file.write_text(f"# für alle\n{text.strip()}".replace("\n", " "), encoding="latin-1")
     assert len(tls.ssl_context(Tls(ca_file=str(file))).get_ca_certs()) == 1
 
