@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.conftest import Bench, eventually
+from tests.contract.conftest import Bench, Query, eventually
 from tests.fake import Fault
 
 LAGGING = 1
@@ -87,6 +87,11 @@ def test_a_topic_that_one_broker_does_not_know_stays_with_its_pattern_from_the_s
     assert first.driver.counters.lost == other.driver.counters.lost == 0
 
 
+def was_confirmed(query: Query) -> bool:
+    """Whether enough brokers answered the last lookup of topics at the start."""
+    return query.driver._topics.confirmed
+
+
 @pytest.mark.parametrize("start", ["latest", "earliest"])
 def test_what_only_the_second_lookup_of_a_start_finds_is_no_added_partition(lagging: Bench, start: str) -> None:
     """Spark asks twice as a query starts. The first time, only the lagging broker answers."""
@@ -96,10 +101,10 @@ def test_what_only_the_second_lookup_of_a_start_finds_is_no_added_partition(lagg
     query = lagging.query(None, **options(lagging, startingOffsets=start))
     query.driver.pin_starts()
     lagging.fake.clear_faults()
-    assert not query.driver._topics.confirmed
+    assert was_confirmed(query) is False
     time.sleep(5.0)  # until its backoff ends
     query.start()
-    assert query.driver._topics.confirmed
+    assert was_confirmed(query) is True
     eventually(lambda: query.idle().owns() == set(range(6)), "all partitions")
     old = {} if start == "latest" else dict.fromkeys(range(5), (0, 5)) | {5: (3, 5)}
     assert {each.partition: (each.start, each.end) for each in query.read} == old

@@ -317,7 +317,7 @@ def test_a_task_fails_at_its_poll_timeout_however_the_clock_rounds(
     for log in fake.logs["t"].values():
         log.leader = None
     stuck = task(fake, (0, 0, 20), poll_timeout=120.0, retry_backoff=50.0, retry_backoff_max=50.0)
-    with closing(Cluster(stuck.wire)) as cluster, pytest.raises(DeadlineExceeded, match="no records for 120 s"):
+    with closing(Cluster(stuck.wire)) as cluster, pytest.raises(DeadlineExceeded, match="no records for 120.0 s"):
         list(TaskReader(stuck, cluster, clock).batches())
     assert clock.now == began + 120.0
     assert clock.now - began < 120.0, "rounded"
