@@ -222,7 +222,7 @@ class Driver:
         Raises:
             BrokerUnavailable: no broker answered in time.
             OtherCluster: only brokers of another cluster than that of the checkpoint did.
-            TopicError: a topic or an assigned partition does not exist, or may not be described.
+            TopicError: a topic or an assigned partition does not exist, or may not be described or read.
             DataLoss: a topic or partition that the query has read was deleted.
             OptionError: the checkpoint is new, and an option names other partitions than those that exist.
             GroupError: partitions are assigned by ``assign``, and the group has members.
@@ -240,6 +240,7 @@ class Driver:
         existing = starts_of(topics, time.time())
         if logged.is_empty:
             check_names(stream_start(self._options), existing)
+        self._assigned_partitions.permissions.check_start(topics, self._clients.cluster)
         self._assigned_partitions.resolver.restore(
             logged, existing, self._clients, replayed=replayed, confirmed=self._topics.confirmed
         )

@@ -54,6 +54,15 @@ class TopicPermissions:
         """Those of them without which the query is complete."""
         return self.denied if self._optional else frozenset()
 
+    def check_start(self, topics: Collection[str], cluster: Cluster) -> None:
+        """Checks all topics as the query starts, those too whose partitions other members own: if the group assigns
+        one to this query later, and READ on it is missing just then, it has worked before.
+
+        Raises:
+            TopicError: ``subscribe`` or ``assign`` names a topic that may not be read.
+        """
+        self._check(set(topics), cluster, Deadline.after(CHECK_TIMEOUT, self._clock))
+
     def readable(
         self, partitions: Collection[TopicPartition], cluster: Cluster, deadline: Deadline | None = None
     ) -> Partitions:

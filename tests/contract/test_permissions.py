@@ -101,6 +101,28 @@ def test_one_topic_that_may_not_be_read_for_a_while_stops_no_other(
     assert read_of(query, other) == [(0, 2), (2, 3)]
 
 
+def test_a_topic_that_another_member_had_may_not_be_read_for_a_while_when_a_query_gets_it(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = f"{on_fake.topic}-other"
+    fake.create_topic(other, 1)
+    named: dict[str, Any] = {"subscribe": f"{on_fake.topic},{other}"}
+    holders = [on_fake.start(**named).idle() for _ in range(5)]
+
+    def each_owns_one() -> bool:
+        return all(len(each.advance().me.readable) == 1 for each in holders)
+
+    eventually(each_owns_one, "one partition for each")
+    heir = on_fake.join(None, **named)
+    owner = next(each for each in holders if other in {tp.topic for tp in each.me.readable})
+    fake.denied[other] = READ
+    owner.close()
+    until(heir, lambda: f"no READ on topic '{other}', which worked before" in caplog.text, "the warning")
+    del fake.denied[other]
+    fake.produce(other, ["v"])
+    until(heir, lambda: read_of(heir, other) == [(0, 1)], "the topic to be read")
+
+
 def test_a_topic_of_a_pattern_that_may_not_be_described_at_a_restart_counts_as_no_deleted_one(
     on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
