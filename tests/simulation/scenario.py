@@ -643,7 +643,7 @@ class Scenario:
             stranger = network.Broker(broker.node, broker.handle, broker.faults)
             stranger.cluster_id = "another"
             self.net.know_cluster |= {
-                each.life.process.name for each in self.queries if each.life and each.checkpoint.offsets
+                each.life.process.name for each in self.queries if each.life and each.checkpoint.names_cluster
             }
             stranger.start()
             self.run.after(seconds, lambda: self._leaves_address(stranger, broker))

@@ -36,6 +36,11 @@ class Checkpoint:
         return json.loads(self.offsets[batch]) if batch >= 0 else None
 
     @property
+    def names_cluster(self) -> bool:
+        """Whether Spark shows a query its cluster's id first: of an unfinished first batch it asks for the start."""
+        return self.completed > 0 or len(self.offsets) > 1
+
+    @property
     def last(self) -> Offset:
         """The end of the last batch."""
         last: Offset = json.loads(self.offsets[-1])
@@ -193,7 +198,7 @@ class Life:
         self.ready = False
         """Whether it has its starting offsets: then it joins."""
         self.of_process[self.process.name] = self
-        if query.checkpoint.offsets:
+        if query.checkpoint.names_cluster:
             Connection.network.know_cluster.add(self.process.name)
         query.truth.started(query, available_now)
         self.thread = Thread(target=self._run, name=self.process.name, process=self.process)
