@@ -211,6 +211,7 @@ class Truth:
         self.data_may_be_lost = False
         self.moved_at = self.expelled_at = self.hesitates_until = -QUIET
         self.recreated_at = -QUIET
+        self.died_at = -QUIET
         self.coordinated_since = -QUIET
         """When a coordinator took the group over: each session begins again."""
         self.queries: dict[str, Query] = {}
@@ -718,6 +719,7 @@ class Truth:
         """A query's process has ended: what it had open may be repeated."""
         self._since = {key: since for key, since in self._since.items() if key[0] != query.name}
         self._give_up(query, [] if self.open[query.name].done else self.open[query.name].ranges)
+        self.died_at = self.run.now
         self.told(f"{query.name} has ended")
 
     def _give_up(self, query: Query, ranges: Iterable[OffsetRange]) -> None:
@@ -870,8 +872,9 @@ class Truth:
         group = query.options["kafka.group.id"]
         if self.run.now - self.moved_at < SOON:
             return  # the run may have ended before
-        # With members that remain, it may be that this one never got a partition.
-        unassigned = query.name not in self.first_assigned and not self.members(group)
+        # With members that remain, or left just now, it may be that this one never got a partition.
+        alone = not self.members(group) and self.run.now - self.died_at > SOON
+        unassigned = query.name not in self.first_assigned and alone
         for topic, number in self.ends():
             key, log = self.key(group, topic, number), self.kafka.logs[topic][number]
             calm = self.calm and not self.rebalancing(group) and self.expelled_at < self.began[query.name]
