@@ -575,6 +575,11 @@ class OffsetTracker:
         with self._lock:
             return {tp: owned for tp, owned in self._owned_by(me.owned).items() if owned.pending}
 
+    def completed_work(self) -> dict[TopicPartition, OwnedPartition]:
+        """The pending commits of completed batches, also of partitions that the group may have taken away by now."""
+        with self._lock:
+            return {tp: owned for tp, owned in self._owned.items() if owned.pending and owned.has_work}
+
     def confirmed(self, offsets: Offsets, sent: Owned) -> None:
         """The group has committed ``offsets``, a part of the commits that were ``sent``."""
         with self._lock:

@@ -177,7 +177,8 @@ class AssignedPartitions:
         The coordinator may be moving, a rebalance or another commit may be in progress: each try asks for the
         ``membership`` of that moment, and looks up the coordinator again if that was the problem.
         """
-        tried: dict[TopicPartition, OwnedPartition] = {}
+        # Of the records, not of the membership: that may have ended with the last commit, and nobody has said so yet.
+        tried = self.tracker.completed_work()
         try:
             self._commit_until(deadline, membership, clients, tried)
         except GroupSourceError as error:
