@@ -61,7 +61,7 @@ class LatestAtStart:
         answered = ends.keys() - unanswered
         exact = {tp for tp in ends_of_epochs if pinned[tp].leaderless}
         by_time = self._list_offsets({tp: pinned[tp].since for tp in answered - exact})
-        # Without a record as late as the start, the lookup of its time returns -1.
+        # If no record has a time at or after the start, that lookup returns -1.
         candidates = [ends, ends_of_epochs, {tp: offset for tp, offset in by_time.items() if offset >= 0}]
         return {tp: min(offsets[tp] for offsets in candidates if tp in offsets) for tp in exact | by_time.keys()}
 
