@@ -220,7 +220,10 @@ class Connections:
             opened = Connection.open(host, port, self._options, limit, broker_id)
             self._check_cluster(opened, limit)
         except AuthenticationFailed as error:
-            raise self._rejected(address, error) from error
+            rejection = self._rejected(address, error)
+            if rejection is error:
+                raise
+            raise rejection from error
         except RetriableError as error:
             failure = error if broker_id is None else _with_hint(error)
             self._reconnect_backoff.record_failure(address, failure)
@@ -515,7 +518,9 @@ class Cluster:
             reported = max(errors, reported, key=len)
             seconds = backoff.next()
             if deadline.remaining() <= seconds:
-                raise rejection or _no_answer(name, reported) from reported[0]
+                if rejection is not None:
+                    raise rejection
+                raise _no_answer(name, reported) from reported[0]
             waiting.sleep(seconds, deadline)
 
     def _call_each(

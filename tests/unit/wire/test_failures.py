@@ -53,6 +53,22 @@ def test_the_rejection_of_settings_that_never_worked_is_final(fake: FakeKafka, c
     assert fake.request_count("SaslAuthenticate") == len(fake.brokers)
 
 
+@pytest.mark.parametrize("all_answer", [True, False])
+def test_the_chain_of_causes_of_a_rejection_ends(fake: FakeKafka, options: WireOptions, all_answer: bool) -> None:
+    """An error that is its own cause ends a query with a ``RecursionError``."""
+    refuse(fake)
+    if not all_answer:
+        fake.brokers[2].stop()
+    with closing(Cluster(options)) as cluster, pytest.raises(AuthenticationFailed) as raised:
+        cluster.metadata(["t"], after() if all_answer else after(0.5))
+    chain: list[BaseException] = []
+    cause: BaseException | None = raised.value
+    while cause is not None:
+        assert not any(cause is earlier for earlier in chain)
+        chain.append(cause)
+        cause = cause.__cause__
+
+
 @pytest.mark.parametrize(
     ("api", "error"), [("SaslAuthenticate", AUTHENTICATION_FAILED), ("SaslHandshake", 33)], ids=["login", "mechanism"]
 )
