@@ -91,7 +91,7 @@ class ByteLimit:
         return {tp: self._sizes.get(tp, unknown) for tp in partitions}
 
     def _sample(self, offsets: Offsets, max_bytes: int) -> None:
-        from spark_group_source.fetch.size_samples import sample_sizes  # noqa: PLC0415 -- numpy takes 0.1 s
+        from spark_group_source.query.size_samples import sample_sizes  # noqa: PLC0415 -- numpy takes 0.1 s
 
         now = self._clock()
         # A large record batch is sent only at the start of a response, so those with the oldest sample come first.

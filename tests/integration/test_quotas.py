@@ -12,12 +12,12 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DeadlineExceeded
-from spark_group_source.fetch import size_samples
 from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.fetch.reader import TaskReader
 from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import LATEST, OffsetRange, TopicPartition
+from spark_group_source.query import size_samples
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker import java_command

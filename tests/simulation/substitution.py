@@ -33,7 +33,7 @@ MODULES = (
     "spark_group_source.group.consumer",
     "spark_group_source.group.manual_assignment",
     "spark_group_source.fetch.reader",
-    "spark_group_source.fetch.size_samples",
+    "spark_group_source.query.size_samples",
     "spark_group_source.fetch.visible",
     "tests.fake",
     "tests.simulation.spark",

@@ -27,7 +27,7 @@ FORBIDDEN = {
     "records": {"group", "fetch", "wire", *ABOVE},
     "wire": {"group", "fetch", "records", *ABOVE},
     "options": {"records", "query", "spark", "lag", "testing"},
-    "query": {"records", "spark", "lag", "testing"},
+    "query": {"spark", "lag", "testing"},
     "lag": {"records", "spark", "testing"},
     "migration": {"fetch", "group", "lag", "query", "records", "spark", "testing", "wire"},
     "testing": set[str](),

@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, OptionError
-from spark_group_source.fetch import size_samples
 from spark_group_source.fetch.leaders import _list_offsets_request
 from spark_group_source.fetch.messages import FetchPartition, build_request
-from spark_group_source.fetch.size_samples import sample_sizes
 from spark_group_source.group import consumer
 from spark_group_source.group.classic import MembershipRequests
 from spark_group_source.group.consumer_state import ConsumerMembership
@@ -30,6 +28,8 @@ from spark_group_source.options.offsets import AtTimestamp, SpecificOffsets
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
 from spark_group_source.options.table import OPTIONS
+from spark_group_source.query import size_samples
+from spark_group_source.query.size_samples import sample_sizes
 from spark_group_source.wire import sockets, versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions

@@ -9,10 +9,10 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
-from spark_group_source.fetch import size_samples
-from spark_group_source.fetch.size_samples import sample_sizes
 from spark_group_source.offsets import Offsets, TopicPartition
+from spark_group_source.query import size_samples
 from spark_group_source.query.limits import MAX_OFFSET_SIZE, RETRY_INTERVAL, ByteLimit, admit
+from spark_group_source.query.size_samples import sample_sizes
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
