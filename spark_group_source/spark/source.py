@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
-from spark_group_source.spark.notification_client import ServerAddress
+from spark_group_source.spark.notifications.client import ServerAddress
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.tasks import WRAPPER, Application
 
@@ -79,7 +79,7 @@ _registered: weakref.WeakKeyDictionary[SparkSession, Application] = weakref.Weak
 
 def register(spark: SparkSession) -> None:
     """Registers ``format("kafka-group")`` in a Spark session. Repeated calls do nothing."""
-    from spark_group_source.spark.notifications import report_completed_batches
+    from spark_group_source.spark.notifications.set_up import report_completed_batches
 
     # The processes in which Spark creates readers have no session, so the class carries its name and id.
     conf = spark.conf

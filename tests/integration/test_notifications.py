@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.spark import notifications
+from spark_group_source.spark.notifications import set_up
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration import query_process
 from tests.integration.conftest import Read, Stream
@@ -35,7 +35,7 @@ def name(kafka: EmbeddedKafka, unique: Callable[[str], str]) -> str:
 
 
 def cut_off_readers() -> None:
-    server = notifications._servers[-1]
+    server = set_up._servers[-1]
     with server._lock:
         for reader in list(server._readers):
             server._drop(reader)
@@ -131,7 +131,7 @@ def test_queries_that_are_restarted_leave_nothing_behind(
         fill(kafka, name, 1)
         writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "restarted"))
         assert writer.trigger(availableNow=True).start().awaitTermination(60)
-        eventually(lambda: not notifications._servers[-1]._readers)
+        eventually(lambda: not set_up._servers[-1]._readers)
         if number == 1:
             before = left()
     assert caught_up(kafka, name, group)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_group_source import register
-from spark_group_source.spark import notifications, started_queries
+from spark_group_source.spark import started_queries
+from spark_group_source.spark.notifications import set_up
 from spark_group_source.spark.shared_sources import reads_each_record_once, sharing, stream_sources
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.conftest import Read, Stream
@@ -59,7 +60,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> Warned:
     """The warnings of this process, after the check of all queries that have started."""
 
     def drained() -> list[str]:
-        notifications._listeners[-1].drain()
+        set_up._listeners[-1].drain()
         return [each.getMessage() for each in caplog.records if each.name == started_queries.__name__]
 
     return drained

@@ -155,7 +155,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        if not self._lock.acquire(blocking=False",
                 "if not self._lock.acquire(",
             ),
-            ("spark/notification_client.py", "if self._closed.wait(self._backoff.next()):", "if True:"),
+            ("spark/notifications/client.py", "if self._closed.wait(self._backoff.next()):", "if True:"),
         ),
     ),
     Mutant(

@@ -12,7 +12,7 @@ from spark_group_source.errors import CommitFailed, DataLoss, GroupError, Option
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.settings import SourceOptions
-from spark_group_source.spark.notification_client import ServerAddress
+from spark_group_source.spark.notifications.client import ServerAddress
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application, TaskPartition
@@ -331,7 +331,7 @@ class Life:
 
     def _report(self, end: Offset) -> None:
         """Spark tells the listeners that the batch is completed: soon, late, twice or never."""
-        from spark_group_source.spark.notification_client import digest
+        from spark_group_source.spark.notifications.messages import digest
 
         query = self.query
         query.run.passing(REPORTS)

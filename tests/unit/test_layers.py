@@ -15,7 +15,7 @@ query.start_specs query.limits query.starts group.membership group.classic_state
 group.description lag.model
 """
 SPARK_DOORS = """
-spark.schema spark.stream spark.notifications spark.batch spark.source spark.filters spark.tasks spark.bytecode
+spark.schema spark.stream spark.notifications.set_up spark.batch spark.source spark.filters spark.tasks spark.bytecode
 spark.started_queries lag.listener migration __init__
 """
 ABOVE = {"options", "query", "spark", "lag", "migration", "testing"}

@@ -18,10 +18,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_group_source.spark import completion_listener, notification_client, notification_server, notifications
-from spark_group_source.spark.completion_listener import CompletionListener
-from spark_group_source.spark.notification_client import NotificationClient, Rejection, digest
-from spark_group_source.spark.notification_server import NotificationServer
+from spark_group_source.spark.notifications import client as client_module
+from spark_group_source.spark.notifications import listener as listener_module
+from spark_group_source.spark.notifications import server as server_module
+from spark_group_source.spark.notifications import set_up, unix_socket
+from spark_group_source.spark.notifications.client import NotificationClient
+from spark_group_source.spark.notifications.listener import CompletionListener
+from spark_group_source.spark.notifications.messages import Rejection, digest
+from spark_group_source.spark.notifications.server import NotificationServer
 from tests.waiting import eventually
 
 END = {"group": "g", "version": 2, "ranges": {"t": {"0": [0, 5]}}}
@@ -61,7 +65,7 @@ class Jvm:
 
     def __init__(self) -> None:
         self.execution: str | None = "MicroBatchExecution"
-        self.queue: queue.Queue[str] = queue.Queue(completion_listener.CAPACITY)
+        self.queue: queue.Queue[str] = queue.Queue(listener_module.CAPACITY)
         self.stopped = threading.Event()
         waiting = SimpleNamespace(offer=self.offer, poll=self._poll)
         util = SimpleNamespace(LinkedBlockingQueue=lambda _: waiting, TimeUnit=SimpleNamespace(SECONDS=1))
@@ -130,8 +134,8 @@ def test_events_before_the_end_of_spark_are_reported(server: NotificationServer,
 
 
 def test_the_socket_of_a_suspended_process_delays_no_new_server(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notification_client, "PROBE_TIMEOUT", 0.1)
-    path = place / f"{notification_server.PREFIX}other" / notification_server.NAME
+    monkeypatch.setattr(unix_socket, "PROBE_TIMEOUT", 0.1)
+    path = place / f"{unix_socket.PREFIX}other" / unix_socket.NAME
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as suspended, socket.socket(socket.AF_UNIX) as waiting:
         suspended.bind(str(path))
@@ -196,7 +200,7 @@ def test_a_drain_ends_when_the_server_goes_or_hangs(
     server.close()
     reader.drain()
     release = threading.Event()
-    monkeypatch.setattr(notification_client, "DRAIN_TIMEOUT", 0.1)
+    monkeypatch.setattr(client_module, "DRAIN_TIMEOUT", 0.1)
 
     def hang() -> None:
         release.wait(30)
@@ -283,7 +287,7 @@ def unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path, kind:
     elif kind == "file":
         found.write_text("")
     monkeypatch.setattr(tempfile, "tempdir", str(found))
-    monkeypatch.setattr(notification_server, "PLACES", (str(place),))
+    monkeypatch.setattr(unix_socket, "PLACES", (str(place),))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     return found
 
@@ -306,9 +310,9 @@ def test_the_socket_lies_elsewhere_if_the_directory_for_temporary_files_takes_no
 def test_a_process_without_a_place_for_the_socket_knows_why_and_its_listener_works(
     place: Path, monkeypatch: pytest.MonkeyPatch, jvm: Jvm, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(notification_server, "PLACES", (str(place / "missing"),))
-    monkeypatch.setattr(notifications, "_servers", [])
-    server, address = notifications._server()
+    monkeypatch.setattr(unix_socket, "PLACES", (str(place / "missing"),))
+    monkeypatch.setattr(set_up, "_servers", [])
+    server, address = set_up._server()
     assert server is None
     assert not address.path
     assert "long: AF_UNIX path too long; no Unix socket in " in address.missing
@@ -346,7 +350,7 @@ def test_a_server_without_free_descriptors_waits_for_them_and_serves_its_readers
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(notification_server, "ACCEPT_PAUSE", 600.0)
+    monkeypatch.setattr(server_module, "ACCEPT_PAUSE", 600.0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiting:
         free = request.getfixturevalue("no_descriptors")
         waiting.connect(server.path)
@@ -400,7 +404,7 @@ def test_a_query_begins_if_its_user_s_process_cannot_say_whether_it_may(
 ) -> None:
     monkeypatch.setattr(server, "_rejection", {}.__getitem__)
     assert reader.rejection("k") is None
-    monkeypatch.setattr(notification_client, "BEGIN_TIMEOUT", 0.1)
+    monkeypatch.setattr(client_module, "BEGIN_TIMEOUT", 0.1)
     release = threading.Event()
     monkeypatch.setattr(server, "_rejection", lambda key: release.wait(30) and None)
     assert reader.rejection("k") is None

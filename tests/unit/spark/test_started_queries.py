@@ -13,7 +13,7 @@ import pytest
 
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.spark import started_queries
-from spark_group_source.spark.notification_client import source_key
+from spark_group_source.spark.notifications.messages import source_key
 from spark_group_source.spark.started_queries import StartedQueries
 
 ORDERS = {"kafka.bootstrap.servers": "one:9092,two:9092", "kafka.group.id": "g", "subscribe": "orders"}

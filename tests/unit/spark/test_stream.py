@@ -18,8 +18,9 @@ from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver
 from spark_group_source.spark import stream
-from spark_group_source.spark.notification_client import Rejection, ServerAddress, digest, source_key
-from spark_group_source.spark.notification_server import NotificationServer
+from spark_group_source.spark.notifications.client import ServerAddress
+from spark_group_source.spark.notifications.messages import Rejection, digest, source_key
+from spark_group_source.spark.notifications.server import NotificationServer
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 from spark_group_source.spark.tasks import Application

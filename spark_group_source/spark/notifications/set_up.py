@@ -1,8 +1,8 @@
 """Has Spark's completed batches reported to readers: one server in the user's process, one listener in the JVM.
 
 Spark tells a reader that a batch is complete only when it plans the next one: with ``processingTime="10 minutes"`` ten
-minutes later. A query listener (:mod:`.completion_listener`) learns this at once, after Spark has written its commit
-log; a server (:mod:`.notification_server`) reports it to the readers.
+minutes later. A query listener (:mod:`.listener`) learns this at once, after Spark has written its commit
+log; a server (:mod:`.server`) reports it to the readers.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from spark_group_source.spark.completion_listener import CompletionListener
-from spark_group_source.spark.notification_client import Rejection, ServerAddress
-from spark_group_source.spark.notification_server import NotificationServer
+from spark_group_source.spark.notifications.client import ServerAddress
+from spark_group_source.spark.notifications.listener import CompletionListener
+from spark_group_source.spark.notifications.messages import Rejection
+from spark_group_source.spark.notifications.server import NotificationServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

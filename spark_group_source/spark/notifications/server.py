@@ -1,6 +1,6 @@
 """Reports completed batches to readers, from the user's process: the server of a Unix socket.
 
-Each reader connects (:mod:`.notification_client`). It receives a digest of the end offset of every batch that the
+Each reader connects (:mod:`.client`). It receives a digest of the end offset of every batch that the
 application completes, and recognises its own batch. The thread ``kafka-group-readers`` accepts readers and answers
 their requests. ``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
 """
@@ -14,73 +14,21 @@ import os
 import selectors
 import shutil
 import socket
-import tempfile
 import threading
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from spark_group_source.clock import WARN_EVERY, LogEvery, monotonic
-from spark_group_source.spark.notification_client import BEGINS, DRAINED, MAY_BEGIN, Rejection, digest, remove_if_dead
+from spark_group_source.spark.notifications.messages import BEGINS, DRAINED, MAY_BEGIN, Rejection, digest
+from spark_group_source.spark.notifications.unix_socket import listen, places
 
 log = logging.getLogger(__name__)
-
-PREFIX, NAME = "kafka-group-", "notifications"
-"""Names of the directory and of the socket in it."""
-
-PLACES = ("/tmp", "/var/tmp", "/dev/shm")
-"""Directories for the socket if the one for temporary files takes none: its path is too long, as those of YARN's and
-Slurm's are (a Unix socket's path has at most 107 bytes, 103 on macOS), or its file system has no sockets."""
 
 CLOSE_TIMEOUT = 2.0
 """Maximum seconds that the end of the process waits for the server's thread."""
 
 ACCEPT_PAUSE = 1.0
 """Seconds without new readers after one could not be accepted, as in a process without free file descriptors."""
-
-
-def listen(places: Iterable[str]) -> tuple[socket.socket, Path]:
-    """A listening socket in a new directory of the first of these places that takes one, and its path.
-
-    Raises:
-        OSError: none does; it says why, for each of them.
-    """
-    failures = {}
-    for place in places:
-        try:
-            return _listen_in(place)
-        except OSError as error:
-            failures[place] = error
-    raise OSError("; ".join(f"no Unix socket in {place}: {error}" for place, error in failures.items()))
-
-
-def _listen_in(place: str) -> tuple[socket.socket, Path]:
-    for path in Path(place).glob(f"{PREFIX}*/{NAME}"):
-        remove_if_dead(path)
-    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-    path = directory / NAME
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # It gets its name when it listens: before that, another process would take it for a dead server's.
-        listening.bind(f"{path}.new")
-        listening.listen()
-        os.rename(f"{path}.new", path)
-        listening.setblocking(False)
-    except OSError:
-        listening.close()
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
-    return listening, path
-
-
-def places() -> Iterable[str]:
-    """Where the socket may lie: the directory for temporary files, or else one with a short path."""
-    found = list(PLACES)
-    with contextlib.suppress(OSError):  # no file can be written in any of Python's directories for temporary files
-        found.insert(0, tempfile.gettempdir())
-    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        found.append(runtime)  # last: some systems remove it when the user logs out
-    return dict.fromkeys(found)
 
 
 class NotificationServer:

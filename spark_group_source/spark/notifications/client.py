@@ -1,22 +1,19 @@
-"""Receives reports of completed batches in the reader's process, from :mod:`.notification_server` in the user's."""
+"""Receives reports of completed batches in the reader's process, from :mod:`.server` in the user's."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
-import shutil
 import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from spark_group_source.clock import Backoff
-
-if TYPE_CHECKING:
-    from spark_group_source.options.settings import SourceOptions
+from spark_group_source.spark.notifications.messages import BEGINS, DRAIN, DRAINED, MAY_BEGIN, Rejection
+from spark_group_source.spark.notifications.unix_socket import connect, remove_if_dead
 
 log = logging.getLogger(__name__)
 
@@ -30,24 +27,6 @@ class ServerAddress(NamedTuple):
     """Why there is no socket."""
 
 
-DRAIN = b"drain\n"
-"""Asks for all notifications so far."""
-
-DRAINED = b"drained\n"
-"""The answer, after them."""
-
-MAY_BEGIN = b"begin "
-"""Asks whether the query of a source may begin: the source's key follows."""
-
-BEGINS = b"begins "
-"""The answer: JSON follows, a :class:`Rejection` or null."""
-
-PROBE_TIMEOUT = 1.0
-"""Maximum seconds for another process's server to accept a connection."""
-
-CONNECT_TIMEOUT = 2.0
-"""Maximum seconds to connect."""
-
 RECONNECT_BACKOFF = (0.1, 10.0)
 """Initial and maximum seconds before a client that was dropped connects again."""
 
@@ -56,22 +35,6 @@ DRAIN_TIMEOUT = 2.0
 
 BEGIN_TIMEOUT = 5.0
 """Maximum seconds that a query which starts waits until its user's process has checked its plan: that may be busy."""
-
-
-class Rejection(NamedTuple):
-    """Why a query must not run."""
-
-    happened: str
-    action: str
-    """What the user should do."""
-
-
-def source_key(options: SourceOptions) -> str:
-    """A name for a source, equal for sources that share a group and have the same topics; without secrets."""
-    group = options.group
-    return digest(
-        {"group": group.group_id, "topics": str(group.subscription), "servers": options.wire.bootstrap_servers}
-    ).decode()
 
 
 class NotificationClient:
@@ -93,7 +56,7 @@ class NotificationClient:
         self._begins = threading.Event()
         self._rejection: Rejection | None = None
         self._backoff = Backoff(*RECONNECT_BACKOFF)
-        self._socket = _connect(path)
+        self._socket = connect(path)
         self._thread = threading.Thread(target=self._receive, name="completed-batches", daemon=True)
         self._thread.start()
 
@@ -134,7 +97,7 @@ class NotificationClient:
             if self._closed.wait(self._backoff.next()):
                 return
             try:
-                self._socket = _connect(str(self._path))
+                self._socket = connect(str(self._path))
             except FileNotFoundError:
                 log.info("reports of completed batches end with their application: each plan commits the batch before")
                 return
@@ -155,33 +118,3 @@ class NotificationClient:
                     self._begins.set()
                 elif line.endswith(b"\n"):
                     self._completed(line.rstrip())
-
-
-def _connect(path: str) -> socket.socket:
-    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connected.settimeout(CONNECT_TIMEOUT)
-        connected.connect(path)
-        connected.settimeout(None)
-    except OSError:
-        connected.close()
-        raise
-    return connected
-
-
-def digest(end: dict[str, Any]) -> bytes:
-    """A name for an end offset: equal for equal offsets only."""
-    return hashlib.sha256(json.dumps(end, sort_keys=True).encode()).hexdigest().encode()
-
-
-def remove_if_dead(path: Path) -> None:
-    """Removes the socket at ``path``, and its directory, if its server was killed."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            # Once enough connections wait for a suspended process, its server neither accepts nor rejects others.
-            probe.settimeout(PROBE_TIMEOUT)
-            probe.connect(str(path))
-    except ConnectionRefusedError:
-        shutil.rmtree(path.parent, ignore_errors=True)
-    except OSError as error:
-        log.debug("the socket %s is not available: %s", path, error)

@@ -1,0 +1,43 @@
+"""The messages between the reader's :mod:`.client` and the :mod:`.server` in the user's process: one a line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from spark_group_source.options.settings import SourceOptions
+
+DRAIN = b"drain\n"
+"""Asks for all notifications so far."""
+
+DRAINED = b"drained\n"
+"""The answer, after them."""
+
+MAY_BEGIN = b"begin "
+"""Asks whether the query of a source may begin: the source's key follows."""
+
+BEGINS = b"begins "
+"""The answer: JSON follows, a :class:`Rejection` or null."""
+
+
+class Rejection(NamedTuple):
+    """Why a query must not run."""
+
+    happened: str
+    action: str
+    """What the user should do."""
+
+
+def source_key(options: SourceOptions) -> str:
+    """A name for a source, equal for sources that share a group and have the same topics; without secrets."""
+    group = options.group
+    return digest(
+        {"group": group.group_id, "topics": str(group.subscription), "servers": options.wire.bootstrap_servers}
+    ).decode()
+
+
+def digest(end: dict[str, Any]) -> bytes:
+    """A name for an end offset: equal for equal offsets only."""
+    return hashlib.sha256(json.dumps(end, sort_keys=True).encode()).hexdigest().encode()
