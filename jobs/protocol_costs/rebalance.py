@@ -13,7 +13,8 @@ from spark_group_source.group.membership import Membership
 from spark_group_source.group.settings import Timings
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
 
 SETTLED_S = 6.5
 """A rebalance is over if nothing has changed for this time, in which each member has sent a heartbeat."""

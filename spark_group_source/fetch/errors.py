@@ -20,13 +20,14 @@ from spark_group_source.errors import (
     describe_error_code,
     raise_or_warn,
 )
-from spark_group_source.fetch.leaders import EpochEndOffset, list_offsets
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.fetch.position import FetchPosition
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.grace import Permission
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition, may_be_same
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.leaders import EpochEndOffset, list_offsets
+from spark_group_source.wire.metadata import Topic
 from spark_group_source.wire.stale_metadata import unknown_to_all
 
 log = logging.getLogger(__name__)

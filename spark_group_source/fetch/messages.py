@@ -1,4 +1,4 @@
-"""Builds Fetch requests, parses Fetch responses, and has the action for each error code of Fetch and ListOffsets.
+"""Builds Fetch requests, parses Fetch responses, and has the action for each error code of Fetch.
 
 This module parses responses itself, because kafka-python copies the records. Records are most of the bytes that a task
 receives; here they stay views of the receive buffer.
@@ -16,17 +16,12 @@ from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, IsolationLevel
 
-from spark_group_source.errors import (
-    UNKNOWN_TOPIC_ID,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    BrokerError,
-    ProtocolError,
-    describe_error_code,
-)
+from spark_group_source.errors import UNKNOWN_TOPIC_ID, BrokerError, ProtocolError, describe_error_code
 from spark_group_source.offsets import UNKNOWN_EPOCH, TopicPartition
 from spark_group_source.varints import decode_unsigned
 from spark_group_source.wire import versions
 from spark_group_source.wire.connection import after_tags
+from spark_group_source.wire.leaders import HEALED_BY_NEW_METADATA
 
 
 class FetchErrorAction(Enum):
@@ -49,19 +44,9 @@ class FetchErrorAction(Enum):
 
 
 FETCH_ERROR_ACTIONS: dict[int, FetchErrorAction] = {
-    -1: FetchErrorAction.REFRESH_METADATA,  # UNKNOWN_SERVER_ERROR
+    **dict.fromkeys(HEALED_BY_NEW_METADATA, FetchErrorAction.REFRESH_METADATA),
     1: FetchErrorAction.CHECK_LOG_RANGE,  # OFFSET_OUT_OF_RANGE
     2: FetchErrorAction.CONFIRM_CORRUPT,  # CORRUPT_MESSAGE
-    UNKNOWN_TOPIC_OR_PARTITION: FetchErrorAction.REFRESH_METADATA,
-    5: FetchErrorAction.REFRESH_METADATA,  # LEADER_NOT_AVAILABLE
-    6: FetchErrorAction.REFRESH_METADATA,  # NOT_LEADER_OR_FOLLOWER
-    7: FetchErrorAction.REFRESH_METADATA,  # REQUEST_TIMED_OUT
-    9: FetchErrorAction.REFRESH_METADATA,  # REPLICA_NOT_AVAILABLE
-    13: FetchErrorAction.REFRESH_METADATA,  # NETWORK_EXCEPTION
-    56: FetchErrorAction.REFRESH_METADATA,  # KAFKA_STORAGE_ERROR
-    74: FetchErrorAction.REFRESH_METADATA,  # FENCED_LEADER_EPOCH
-    75: FetchErrorAction.REFRESH_METADATA,  # UNKNOWN_LEADER_EPOCH
-    78: FetchErrorAction.REFRESH_METADATA,  # OFFSET_NOT_AVAILABLE
     UNKNOWN_TOPIC_ID: FetchErrorAction.CONFIRM_TOPIC_DELETED,
     103: FetchErrorAction.CONFIRM_TOPIC_DELETED,  # INCONSISTENT_TOPIC_ID
 }

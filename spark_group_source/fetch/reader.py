@@ -21,7 +21,6 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import BrokerError, DeadlineExceeded, ProtocolError, RecordsError, RetriableError
 from spark_group_source.fetch import read_ahead
 from spark_group_source.fetch.errors import FetchErrorHandler, PreferredReplicas, metadata_error
-from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
 from spark_group_source.fetch.messages import FetchPartition, PartitionData, build_request, parse_response
 from spark_group_source.fetch.position import MIN_FETCH, READ_AHEAD, FetchPosition
 from spark_group_source.fetch.read_ahead import ReadAheadBuffer
@@ -32,9 +31,11 @@ from spark_group_source.records.batches import PartitionRecords, RecordBatches, 
 from spark_group_source.records.decode import Decoder
 from spark_group_source.text import some
 from spark_group_source.wire import versions
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection, Response
 from spark_group_source.wire.identity import ClusterIdentity
+from spark_group_source.wire.leaders import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
+from spark_group_source.wire.metadata import Topic
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.tokens import import_token
 from spark_group_source.wire.waiting import poll_readable

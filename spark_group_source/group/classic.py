@@ -58,7 +58,8 @@ from spark_group_source.group.topics import TopicView
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.text import names, printable
 from spark_group_source.wire import versions
-from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic, partitions_of
 
 if TYPE_CHECKING:
     from spark_group_source.group.member import Member

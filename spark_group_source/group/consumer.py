@@ -42,7 +42,8 @@ from spark_group_source.group.settings import GroupSettings, Timings
 from spark_group_source.group.topics import TopicView
 from spark_group_source.text import names, printable
 from spark_group_source.wire import versions
-from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic, partitions_of
 from spark_group_source.wire.stale_metadata import known_ids
 
 if TYPE_CHECKING:

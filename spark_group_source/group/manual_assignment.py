@@ -18,7 +18,8 @@ from spark_group_source.group.offsets import NO_MEMBERS, GroupOffsets
 from spark_group_source.group.protocol import RebalanceListener
 from spark_group_source.group.settings import Counters, GroupSettings, Timings
 from spark_group_source.offsets import Partitions
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,8 @@ from spark_group_source.group.membership import (
 from spark_group_source.group.protocol import LEAVE_TIMEOUT, GroupProtocol, RebalanceListener
 from spark_group_source.group.settings import Counters, GroupSettings, Timings
 from spark_group_source.offsets import Partitions
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 
 log = logging.getLogger(__name__)

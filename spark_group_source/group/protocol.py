@@ -31,7 +31,8 @@ from spark_group_source.group.rejection import LOOKUP_TIMEOUT, explain
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import Partitions
 from spark_group_source.text import printable
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
 from spark_group_source.wire.waiting import sleep
 
 if TYPE_CHECKING:

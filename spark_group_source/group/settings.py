@@ -14,7 +14,8 @@ from spark_group_source.wire.settings import WireOptions
 
 if TYPE_CHECKING:
     from spark_group_source.group.topics import TopicView
-    from spark_group_source.wire.cluster import Cluster, Topic
+    from spark_group_source.wire.cluster import Cluster
+    from spark_group_source.wire.metadata import Topic
     from spark_group_source.wire.stale_metadata import EveryBroker
 
 

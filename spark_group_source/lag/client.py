@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import BrokerUnavailable, GroupSourceError, OptionError
-from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.group.coordinator import Result, retry_until_response
 from spark_group_source.group.description import GroupDescription
 from spark_group_source.group.membership import RequestFailed
@@ -20,6 +19,7 @@ from spark_group_source.lag.model import Sample
 from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.leaders import list_offsets
 
 log = logging.getLogger(__name__)
 

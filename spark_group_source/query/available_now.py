@@ -15,8 +15,6 @@ from spark_group_source.errors import (
     GroupSourceError,
     RetriableError,
 )
-from spark_group_source.fetch.leaders import list_offsets
-from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.group.description import STABLE, GroupDescription
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, KafkaClients
@@ -27,7 +25,8 @@ from spark_group_source.query.offset_tracker import UNDECIDED
 from spark_group_source.query.tails import SCAN_TIMEOUT, Tail, TailScan
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted, unreadable
 from spark_group_source.text import some
-from spark_group_source.wire.cluster import partitions_of
+from spark_group_source.wire.leaders import HEALED_BY_NEW_METADATA, list_offsets
+from spark_group_source.wire.metadata import partitions_of
 from spark_group_source.wire.stale_metadata import EveryBroker, unknown_to_all
 
 log = logging.getLogger(__name__)
@@ -248,8 +247,7 @@ class AvailableNowTarget:
         for topic in topics.values():
             if topic.error and topic.name not in unknown:
                 error = unreadable(topic.name, topic.error, "Check its partitions and leaders.")
-                heals = fetch_error_action(topic.error) is FetchErrorAction.REFRESH_METADATA
-                raise BrokerUnavailable(error.happened) if heals else error
+                raise BrokerUnavailable(error.happened) if topic.error in HEALED_BY_NEW_METADATA else error
         partitions = partitions_of(topics.values()) | {tp for tp in owned if tp.topic not in unknown}
         ends, missing = self._look_up(partitions, LATEST, deadline)
         leaderless = partitions - ends.keys() - missing

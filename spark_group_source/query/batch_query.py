@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DeadlineExceeded, OptionError, raise_or_warn
-from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets, list_offsets
 from spark_group_source.group.coordinator import retry_until_response
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.offsets import GroupOffsets
@@ -28,8 +27,10 @@ from spark_group_source.query.permissions import TopicPermissions
 from spark_group_source.query.start_specs import check_names, raise_or_clamp, resolve_spec
 from spark_group_source.query.topics import TopicValidator
 from spark_group_source.text import names, some
-from spark_group_source.wire.cluster import MIN_BROKER_TIMEOUT, Cluster, Topic, partitions_of
+from spark_group_source.wire.cluster import MIN_BROKER_TIMEOUT, Cluster
 from spark_group_source.wire.identity import ClusterIdentity
+from spark_group_source.wire.leaders import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets, list_offsets
+from spark_group_source.wire.metadata import Topic, partitions_of
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,6 @@ from typing import TypeVar
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import RetriableError, raise_or_warn
-from spark_group_source.fetch.leaders import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import Subscription
@@ -42,6 +41,7 @@ from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, TopicIds, raise_or_skip_deleted
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.leaders import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
 
 log = logging.getLogger(__name__)
 Loss = TypeVar("Loss")

@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_group_source.clock import Deadline
-from spark_group_source.fetch.leaders import UNCHECKED, UNDEFINED_EPOCH_OFFSET, epoch_end_offsets, list_offsets
 from spark_group_source.offsets import LATEST, UNKNOWN_EPOCH, Offsets, PinnedOffsets, PinnedStart, TopicPartition
-from spark_group_source.wire.cluster import Cluster, Topic, partitions_of
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.leaders import UNCHECKED, UNDEFINED_EPOCH_OFFSET, epoch_end_offsets, list_offsets
+from spark_group_source.wire.metadata import Topic, partitions_of
 
 
 def starts_of(topics: Mapping[str, Topic], now: float) -> dict[TopicPartition, PinnedStart]:

@@ -8,11 +8,12 @@ from typing import Any
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import RecordsError
-from spark_group_source.fetch.leaders import send_to_leaders
 from spark_group_source.fetch.messages import FetchPartition, build_request
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.records.batches import find_record_batches
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.leaders import send_to_leaders
+from spark_group_source.wire.metadata import Topic
 
 PURPOSE = "samples"
 """The connections for samples. A quota of bytes stops these, but not the lookups of end offsets."""

@@ -32,7 +32,6 @@ from typing import TypeVar
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DeadlineExceeded, OptionError, RetriableError, raise_or_warn
-from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, KafkaClients
 from spark_group_source.offsets import (
@@ -70,6 +69,7 @@ from spark_group_source.query.start_specs import resolve_spec
 from spark_group_source.query.unresolved_starts import UnresolvedStarts
 from spark_group_source.text import names, some
 from spark_group_source.user_code import load
+from spark_group_source.wire.leaders import list_offsets
 
 log = logging.getLogger(__name__)
 

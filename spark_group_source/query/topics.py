@@ -20,7 +20,8 @@ from spark_group_source.errors import (
 from spark_group_source.group.settings import Subscription
 from spark_group_source.offsets import BatchOffset, TopicPartition, may_be_same
 from spark_group_source.text import names
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
 from spark_group_source.wire.stale_metadata import EveryBroker, known_ids, unknown_to_all
 
 log = logging.getLogger(__name__)

@@ -1,15 +1,14 @@
-"""The cluster as one thread sees it: brokers, topics and leaders, connections, and requests that any broker answers."""
+"""The cluster as one thread sees it: its metadata, its connections, and requests that any broker answers."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from uuid import UUID
 
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_group_source.clock import Backoff, Deadline, monotonic
 from spark_group_source.errors import (
@@ -22,262 +21,17 @@ from spark_group_source.errors import (
     GroupSourceError,
     OtherCluster,
     ProtocolError,
-    RetriableError,
     describe_error_code,
 )
-from spark_group_source.offsets import Partitions, TopicPartition
-from spark_group_source.wire import sockets, versions, waiting
+from spark_group_source.wire import versions, waiting
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.failures import Address, AuthFailures, ReconnectBackoff
+from spark_group_source.wire.connections import Connections
+from spark_group_source.wire.failures import Address
 from spark_group_source.wire.identity import ClusterIdentity
+from spark_group_source.wire.metadata import Broker, Metadata, Topic, build_request, check_response, parse_response
 from spark_group_source.wire.reachability import FIRST_PATIENCE, SERVERS
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Result
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """One broker and its address."""
-
-    id: int
-    host: str
-    port: int
-    rack: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """One topic. ``id`` is empty if the broker has none. ``partitions`` maps each partition number to its leader's id,
-    or to ``None`` if it has no leader now.
-
-    ``error`` is Kafka's error code, or 0. ``replicas`` maps each partition number to the ids of its brokers, and
-    ``epochs`` to its leader epoch, as far as that is known.
-    """
-
-    name: str
-    id: str
-    partitions: Mapping[int, int | None]
-    internal: bool = False
-    error: int = 0
-    replicas: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    epochs: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """The brokers and topics of one Metadata response."""
-
-    brokers: Mapping[int, Broker] = field(default_factory=dict)
-    topics: Mapping[str, Topic] = field(default_factory=dict)
-
-    def racks(self, brokers: Iterable[int]) -> frozenset[str]:
-        """Returns the racks of these brokers. Metadata leaves out a broker that is down, and so does this method."""
-        known = (self.brokers[broker].rack for broker in brokers if broker in self.brokers)
-        return frozenset(rack for rack in known if rack is not None)
-
-
-def partitions_of(topics: Iterable[Topic]) -> Partitions:
-    """Returns all partitions of these topics."""
-    return frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
-
-
-def build_request(topics: Collection[str] | None, *, with_permissions: bool = False) -> Any:
-    """Builds the request for these topics, or for all topics; the request never creates a topic.
-
-    Args:
-        with_permissions: brokers from Kafka 2.3 on also return what this client may do with each topic (KIP-430).
-    """
-    requested = None
-    if topics is not None:
-        requested = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(topics)]
-    return MetadataRequest(
-        topics=requested, allow_auto_topic_creation=False, include_topic_authorized_operations=with_permissions
-    )
-
-
-def check_response(response: Any) -> None:
-    """Rejects the response of a broker that has just started and does not know the cluster or any topic yet.
-
-    Raises:
-        BrokerUnavailable: the response names no brokers, not even its sender.
-    """
-    if not response.brokers:
-        raise BrokerUnavailable("A broker that has just started reports no brokers and topics yet.")
-
-
-def parse_response(response: Any) -> Metadata:
-    """Converts kafka-python's response."""
-    return Metadata(
-        {each.node_id: Broker(each.node_id, each.host, each.port, each.rack) for each in response.brokers},
-        {each.name: _topic(each, response.version >= versions.RELIABLE_EPOCHS) for each in response.topics},
-    )
-
-
-_NO_ID = UUID(int=0)
-
-
-def _topic(topic: Any, with_epochs: bool) -> Topic:
-    return Topic(
-        topic.name,
-        "" if topic.topic_id in (None, _NO_ID) else str(topic.topic_id),
-        {each.partition_index: each.leader_id if each.leader_id >= 0 else None for each in topic.partitions},
-        topic.is_internal,
-        topic.error_code,
-        {each.partition_index: each.replica_nodes for each in topic.partitions},
-        {each.partition_index: each.leader_epoch for each in topic.partitions if with_epochs},
-    )
-
-
-class Connections:
-    """Keeps a connection for each broker and purpose, and one to a bootstrap server; reopens broken connections.
-
-    Args:
-        auth_retry_timeout, identity: as for :class:`spark_group_source.wire.cluster.Cluster`.
-    """
-
-    def __init__(self, options: WireOptions, auth_retry_timeout: float, identity: ClusterIdentity) -> None:
-        self._options = options
-        self._identity = identity
-        self._rejections = AuthFailures(options, auth_retry_timeout)
-        self._reconnect_backoff = ReconnectBackoff(options)
-        self._by_purpose: dict[tuple[int, str], Connection] = {}
-        self._bootstrap: Connection | None = None
-
-    def get(self, broker_id: int, purpose: str) -> Connection | None:
-        """Returns the connection to a broker, if it was not closed here. The broker may have closed it."""
-        connection = self._by_purpose.get((broker_id, purpose))
-        return None if connection is None or connection.closed else connection
-
-    def to_broker(self, broker_id: int, broker: Broker | None, purpose: str, deadline: Deadline) -> Connection:
-        """Returns the open connection to a broker, or opens one. ``broker`` is ``None`` if metadata does not name it.
-
-        Raises:
-            BrokerUnavailable: no connection is open, and the broker is unknown or cannot be reached.
-            AuthenticationFailed, DeadlineExceeded, ProtocolError: as :meth:`Connection.open`.
-        """
-        kept = self._by_purpose.get((broker_id, purpose))
-        if kept is not None:
-            moved = broker is not None and (broker.host, broker.port) != (kept.host, kept.port)
-            if not moved and self._is_reusable(kept):
-                return kept
-            kept.close()
-        if broker is None:
-            raise BrokerUnavailable(f"Broker {broker_id} is not in the cluster's metadata.")
-        opened = self._open(broker.host, broker.port, deadline, broker_id)
-        self._by_purpose[broker_id, purpose] = opened
-        return opened
-
-    def to_bootstrap(self, host: str, port: int, deadline: Deadline) -> Connection:
-        """Returns the open connection to a bootstrap server, or opens one. Raises what :meth:`to_broker` does."""
-        names = sockets.canonical_names(host, deadline) if self._options.canonical_bootstrap else [host]
-        kept = self._bootstrap
-        if kept is not None and kept.host in names and kept.port == port and self._is_reusable(kept):
-            return kept
-        if kept is not None:
-            kept.close()
-        # Callers retry until a broker responds, so each name gets its turn.
-        name = min(names, key=lambda name: (SERVERS.failures((name, port)), random.random()))
-        try:
-            self._bootstrap = self._open(name, port, deadline)
-        except RetriableError:
-            if name != host:
-                SERVERS.record_failure((host, port))  # the option's name, by which servers are sorted
-            raise
-        SERVERS.record_success((host, port))
-        return self._bootstrap
-
-    def close_retired(self, known: Collection[int]) -> None:
-        """Closes the connections that brokers outside ``known`` have ended, because no request to them follows."""
-        for key, connection in list(self._by_purpose.items()):
-            if key[0] not in known and not connection.in_flight and not connection.is_reusable():
-                connection.close()
-                del self._by_purpose[key]
-
-    def lacks(self) -> list[str]:
-        """What one of the connected brokers lacks, for the log."""
-        return list(dict.fromkeys(each for kept in self._all() for each in versions.lacks(kept.supported)))
-
-    def release_buffers(self) -> None:
-        """Frees the receive buffers of all connections; the connections stay open."""
-        for connection in self._by_purpose.values():
-            connection.release_buffers()
-
-    def close(self) -> None:
-        """Closes all connections. The object may be used again."""
-        for connection in self._by_purpose.values():
-            connection.close()
-        self._by_purpose.clear()
-        if self._bootstrap is not None:
-            self._bootstrap.close()
-            self._bootstrap = None
-
-    def _open(self, host: str, port: int, deadline: Deadline, broker_id: int | None = None) -> Connection:
-        """Opens a connection, unless the backoff of this address has not passed yet."""
-        address = host, port
-        self._reconnect_backoff.check(address)
-        try:
-            limit = deadline.at_most(self._reconnect_backoff.connect_timeout(address))
-            opened = Connection.open(host, port, self._options, limit, broker_id)
-            self._check_cluster(opened, limit)
-        except AuthenticationFailed as error:
-            rejection = self._rejected(address, error)
-            if rejection is error:
-                raise
-            raise rejection from error
-        except RetriableError as error:
-            failure = error if broker_id is None else _with_hint(error)
-            self._reconnect_backoff.record_failure(address, failure)
-            SERVERS.record_failure(address)
-            if failure is error:
-                raise
-            raise failure from error
-        self._reconnect_backoff.record_success(address)
-        SERVERS.record_success(address)
-        self._rejections.record_success()
-        return opened
-
-    def _check_cluster(self, opened: Connection, deadline: Deadline) -> None:
-        """Checks a new connection before any other request is sent over it: a commit must not reach another cluster.
-
-        Raises:
-            OtherCluster: the broker belongs to another cluster; the connection is closed.
-        """
-        try:
-            self._identity.check(opened.request_cluster_id(deadline), str(opened))
-        except OtherCluster:
-            opened.reject()
-            raise
-        except BaseException:
-            opened.close()
-            raise
-
-    def _rejected(self, address: Address, error: AuthenticationFailed) -> GroupSourceError:
-        """The error of a rejection by this broker: retriable, unless these settings are wrong."""
-        responded = [each.responded_at for each in self._all() if each.responded_at is not None]
-        try:
-            retriable = self._rejections.as_retriable(error, max(responded, default=None))
-        except AuthenticationFailed as final:
-            self._reconnect_backoff.record_rejection(address, final)
-            return final
-        self._reconnect_backoff.record_failure(address, retriable)
-        return retriable
-
-    def _all(self) -> list[Connection]:
-        return [*self._by_purpose.values(), *filter(None, [self._bootstrap])]
-
-    def _is_reusable(self, kept: Connection) -> bool:
-        return kept.is_reusable() and monotonic() - kept.used_at <= self._options.max_idle
-
-
-_ADVERTISED = "The brokers advertise this address (advertised.listeners): this machine must be able to reach it."
-
-
-def _with_hint(error: RetriableError) -> RetriableError:
-    """The failure of a connection to an address that no option names. Users look for it in their own settings."""
-    if isinstance(error, OtherCluster):
-        return error
-    return type(error)(error.happened, " ".join(filter(None, [error.action, _ADVERTISED])))
-
 
 READ, DESCRIBE = 3, 8
 """Operations on a topic: org.apache.kafka.common.acl.AclOperation. READ implies DESCRIBE."""

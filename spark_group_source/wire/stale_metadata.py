@@ -28,7 +28,8 @@ from spark_group_source.errors import (
 )
 from spark_group_source.offsets import UNKNOWN_EPOCH, TopicPartition, may_be_same
 from spark_group_source.text import names
-from spark_group_source.wire.cluster import Cluster, Metadata, Topic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Metadata, Topic
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from spark_group_source.errors import ProtocolError
-from spark_group_source.wire.cluster import Topic
+from spark_group_source.wire.metadata import Topic
 from tests.contract.conftest import CONSUMER_BASE, Background, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 

@@ -13,7 +13,6 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded
 from spark_group_source.fetch import reader
-from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
@@ -21,6 +20,7 @@ from spark_group_source.offsets import EARLIEST, LATEST, OffsetRange, TopicParti
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.leaders import list_offsets
 from spark_group_source.wire.settings import WireOptions
 from tests.integration.standing import wire
 

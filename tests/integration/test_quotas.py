@@ -12,7 +12,6 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DeadlineExceeded
-from spark_group_source.fetch.leaders import list_offsets
 from spark_group_source.fetch.reader import TaskReader
 from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
@@ -24,6 +23,7 @@ from spark_group_source.testing.broker import java_command
 from spark_group_source.testing.ivy import BRIEF
 from spark_group_source.wire import sockets
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.leaders import list_offsets
 from spark_group_source.wire.settings import WireOptions
 from tests.integration.standing import wire
 

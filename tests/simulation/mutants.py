@@ -598,7 +598,7 @@ MUTANTS: tuple[Mutant, ...] = (
         2,
         "nobody checks which cluster answers at a broker's address: commits and lookups reach another one",
         (
-            ("wire/cluster.py", "            self._check_cluster(opened, limit)\n", ""),
+            ("wire/connections.py", "            self._check_cluster(opened, limit)\n", ""),
             ("wire/cluster.py", "self.identity.check(response.cluster_id, str(connection))", "pass"),
         ),
     ),

@@ -11,7 +11,7 @@ from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
-from spark_group_source.wire.cluster import Metadata
+from spark_group_source.wire.metadata import Metadata
 
 
 @dataclass(frozen=True, slots=True)

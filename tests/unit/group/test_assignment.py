@@ -16,7 +16,7 @@ from spark_group_source.group.assignment import Assignors, JoinedMember, decode_
 from spark_group_source.group.assignors import ASSIGNORS
 from spark_group_source.group.assignors.base import PartitionCounts
 from spark_group_source.offsets import Partitions, TopicPartition
-from spark_group_source.wire.cluster import Broker, Metadata, Topic
+from spark_group_source.wire.metadata import Broker, Metadata, Topic
 from tests.assignments import JAVAS, Case, is_complete, ours
 
 

@@ -12,7 +12,7 @@ from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.group.settings import Subscription
 from spark_group_source.group.topics import TopicView
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.wire.cluster import Broker, Metadata, Topic
+from spark_group_source.wire.metadata import Broker, Metadata, Topic
 
 SOON = Deadline.after(90.0)
 DENIED = 29

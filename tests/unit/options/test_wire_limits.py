@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, OptionError
-from spark_group_source.fetch.leaders import _list_offsets_request
 from spark_group_source.fetch.messages import FetchPartition, build_request
 from spark_group_source.group import consumer
 from spark_group_source.group.classic import MembershipRequests
@@ -32,6 +31,7 @@ from spark_group_source.query import size_samples
 from spark_group_source.query.size_samples import sample_sizes
 from spark_group_source.wire import sockets, versions
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.leaders import _list_offsets_request
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka
 from tests.unit.options.test_option_names import VALUES, others

@@ -27,8 +27,8 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import available_now
 from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.offset_tracker import UNDECIDED
-from spark_group_source.wire.cluster import Metadata, Topic
 from spark_group_source.wire.identity import ClusterIdentity
+from spark_group_source.wire.metadata import Metadata, Topic
 from spark_group_source.wire.settings import WireOptions
 from tests.unit.hand_clock import Hand
 

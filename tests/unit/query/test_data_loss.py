@@ -16,7 +16,6 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DataLoss, TopicError
 from spark_group_source.fetch import reader
-from spark_group_source.fetch.leaders import EpochEndOffset
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.group.membership import Membership
@@ -29,6 +28,7 @@ from spark_group_source.query.data_loss import EpochCheck, LogTruncation
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.offset_tracker import OffsetTracker, OwnedPartition, PinnedStarts, Start, StartRule
 from spark_group_source.records.columns import arrow_schema
+from spark_group_source.wire.leaders import EpochEndOffset
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 from tests.waiting import TIMEOUT, eventually

@@ -9,7 +9,7 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.wire import stale_metadata
-from spark_group_source.wire.cluster import Broker, Metadata, Topic
+from spark_group_source.wire.metadata import Broker, Metadata, Topic
 from spark_group_source.wire.stale_metadata import EveryBroker, is_confirmed, merge
 
 

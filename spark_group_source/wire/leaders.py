@@ -24,15 +24,33 @@ from spark_group_source.errors import (
     UnsupportedRequest,
     describe_error_code,
 )
-from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
 from spark_group_source.wire import waiting
-from spark_group_source.wire.cluster import Cluster, Topic
+from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.metadata import Topic
 from spark_group_source.wire.stale_metadata import EveryBroker, unknown_to_all
 
 CONSUMER = -1
 """The replica id of a consumer."""
+
+HEALED_BY_NEW_METADATA = frozenset(
+    {
+        -1,  # UNKNOWN_SERVER_ERROR
+        UNKNOWN_TOPIC_OR_PARTITION,
+        5,  # LEADER_NOT_AVAILABLE
+        6,  # NOT_LEADER_OR_FOLLOWER
+        7,  # REQUEST_TIMED_OUT
+        9,  # REPLICA_NOT_AVAILABLE
+        13,  # NETWORK_EXCEPTION
+        56,  # KAFKA_STORAGE_ERROR
+        74,  # FENCED_LEADER_EPOCH
+        75,  # UNKNOWN_LEADER_EPOCH
+        78,  # OFFSET_NOT_AVAILABLE
+    }
+)
+"""Error codes of a partition after which a client asks for the leaders again and retries."""
+
 _CHECK_TOPIC = "Check the name of the topic and its number of partitions."
 
 PartitionErrors = dict[TopicPartition, GroupSourceError]
@@ -82,7 +100,7 @@ def send_to_leaders(
 def partition_error(tp: TopicPartition, error_code: int) -> GroupSourceError:
     """The error of one partition for a later retry; raises it if a retry cannot help."""
     happened = f"The offset lookup of {tp} failed: {describe_error_code(error_code)}."
-    if fetch_error_action(error_code) is FetchErrorAction.REFRESH_METADATA and error_code != UNKNOWN_TOPIC_OR_PARTITION:
+    if error_code in HEALED_BY_NEW_METADATA and error_code != UNKNOWN_TOPIC_OR_PARTITION:
         # Retriable after the deadline too: a query survives an election, however long it takes.
         return BrokerUnavailable(happened)
     if error_code == UNKNOWN_TOPIC_OR_PARTITION:

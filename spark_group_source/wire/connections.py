@@ -1,0 +1,173 @@
+"""The connections to the brokers of one cluster, for one thread."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+
+from spark_group_source.clock import Deadline, monotonic
+from spark_group_source.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    GroupSourceError,
+    OtherCluster,
+    RetriableError,
+)
+from spark_group_source.wire import sockets, versions
+from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.failures import Address, AuthFailures, ReconnectBackoff
+from spark_group_source.wire.identity import ClusterIdentity
+from spark_group_source.wire.metadata import Broker
+from spark_group_source.wire.reachability import SERVERS
+from spark_group_source.wire.settings import WireOptions
+
+
+class Connections:
+    """Keeps a connection for each broker and purpose, and one to a bootstrap server; reopens broken connections.
+
+    Args:
+        auth_retry_timeout, identity: as for :class:`spark_group_source.wire.cluster.Cluster`.
+    """
+
+    def __init__(self, options: WireOptions, auth_retry_timeout: float, identity: ClusterIdentity) -> None:
+        self._options = options
+        self._identity = identity
+        self._rejections = AuthFailures(options, auth_retry_timeout)
+        self._reconnect_backoff = ReconnectBackoff(options)
+        self._by_purpose: dict[tuple[int, str], Connection] = {}
+        self._bootstrap: Connection | None = None
+
+    def get(self, broker_id: int, purpose: str) -> Connection | None:
+        """Returns the connection to a broker, if it was not closed here. The broker may have closed it."""
+        connection = self._by_purpose.get((broker_id, purpose))
+        return None if connection is None or connection.closed else connection
+
+    def to_broker(self, broker_id: int, broker: Broker | None, purpose: str, deadline: Deadline) -> Connection:
+        """Returns the open connection to a broker, or opens one. ``broker`` is ``None`` if metadata does not name it.
+
+        Raises:
+            BrokerUnavailable: no connection is open, and the broker is unknown or cannot be reached.
+            AuthenticationFailed, DeadlineExceeded, ProtocolError: as :meth:`Connection.open`.
+        """
+        kept = self._by_purpose.get((broker_id, purpose))
+        if kept is not None:
+            moved = broker is not None and (broker.host, broker.port) != (kept.host, kept.port)
+            if not moved and self._is_reusable(kept):
+                return kept
+            kept.close()
+        if broker is None:
+            raise BrokerUnavailable(f"Broker {broker_id} is not in the cluster's metadata.")
+        opened = self._open(broker.host, broker.port, deadline, broker_id)
+        self._by_purpose[broker_id, purpose] = opened
+        return opened
+
+    def to_bootstrap(self, host: str, port: int, deadline: Deadline) -> Connection:
+        """Returns the open connection to a bootstrap server, or opens one. Raises what :meth:`to_broker` does."""
+        names = sockets.canonical_names(host, deadline) if self._options.canonical_bootstrap else [host]
+        kept = self._bootstrap
+        if kept is not None and kept.host in names and kept.port == port and self._is_reusable(kept):
+            return kept
+        if kept is not None:
+            kept.close()
+        # Callers retry until a broker responds, so each name gets its turn.
+        name = min(names, key=lambda name: (SERVERS.failures((name, port)), random.random()))
+        try:
+            self._bootstrap = self._open(name, port, deadline)
+        except RetriableError:
+            if name != host:
+                SERVERS.record_failure((host, port))  # the option's name, by which servers are sorted
+            raise
+        SERVERS.record_success((host, port))
+        return self._bootstrap
+
+    def close_retired(self, known: Collection[int]) -> None:
+        """Closes the connections that brokers outside ``known`` have ended, because no request to them follows."""
+        for key, connection in list(self._by_purpose.items()):
+            if key[0] not in known and not connection.in_flight and not connection.is_reusable():
+                connection.close()
+                del self._by_purpose[key]
+
+    def lacks(self) -> list[str]:
+        """What one of the connected brokers lacks, for the log."""
+        return list(dict.fromkeys(each for kept in self._all() for each in versions.lacks(kept.supported)))
+
+    def release_buffers(self) -> None:
+        """Frees the receive buffers of all connections; the connections stay open."""
+        for connection in self._by_purpose.values():
+            connection.release_buffers()
+
+    def close(self) -> None:
+        """Closes all connections. The object may be used again."""
+        for connection in self._by_purpose.values():
+            connection.close()
+        self._by_purpose.clear()
+        if self._bootstrap is not None:
+            self._bootstrap.close()
+            self._bootstrap = None
+
+    def _open(self, host: str, port: int, deadline: Deadline, broker_id: int | None = None) -> Connection:
+        """Opens a connection, unless the backoff of this address has not passed yet."""
+        address = host, port
+        self._reconnect_backoff.check(address)
+        try:
+            limit = deadline.at_most(self._reconnect_backoff.connect_timeout(address))
+            opened = Connection.open(host, port, self._options, limit, broker_id)
+            self._check_cluster(opened, limit)
+        except AuthenticationFailed as error:
+            rejection = self._rejected(address, error)
+            if rejection is error:
+                raise
+            raise rejection from error
+        except RetriableError as error:
+            failure = error if broker_id is None else _with_hint(error)
+            self._reconnect_backoff.record_failure(address, failure)
+            SERVERS.record_failure(address)
+            if failure is error:
+                raise
+            raise failure from error
+        self._reconnect_backoff.record_success(address)
+        SERVERS.record_success(address)
+        self._rejections.record_success()
+        return opened
+
+    def _check_cluster(self, opened: Connection, deadline: Deadline) -> None:
+        """Checks a new connection before any other request is sent over it: a commit must not reach another cluster.
+
+        Raises:
+            OtherCluster: the broker belongs to another cluster; the connection is closed.
+        """
+        try:
+            self._identity.check(opened.request_cluster_id(deadline), str(opened))
+        except OtherCluster:
+            opened.reject()
+            raise
+        except BaseException:
+            opened.close()
+            raise
+
+    def _rejected(self, address: Address, error: AuthenticationFailed) -> GroupSourceError:
+        """The error of a rejection by this broker: retriable, unless these settings are wrong."""
+        responded = [each.responded_at for each in self._all() if each.responded_at is not None]
+        try:
+            retriable = self._rejections.as_retriable(error, max(responded, default=None))
+        except AuthenticationFailed as final:
+            self._reconnect_backoff.record_rejection(address, final)
+            return final
+        self._reconnect_backoff.record_failure(address, retriable)
+        return retriable
+
+    def _all(self) -> list[Connection]:
+        return [*self._by_purpose.values(), *filter(None, [self._bootstrap])]
+
+    def _is_reusable(self, kept: Connection) -> bool:
+        return kept.is_reusable() and monotonic() - kept.used_at <= self._options.max_idle
+
+
+_ADVERTISED = "The brokers advertise this address (advertised.listeners): this machine must be able to reach it."
+
+
+def _with_hint(error: RetriableError) -> RetriableError:
+    """The failure of a connection to an address that no option names. Users look for it in their own settings."""
+    if isinstance(error, OtherCluster):
+        return error
+    return type(error)(error.happened, " ".join(filter(None, [error.action, _ADVERTISED])))

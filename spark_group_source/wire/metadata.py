@@ -1,0 +1,107 @@
+"""Brokers, topics and leaders, as Metadata responses name them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from kafka.protocol.metadata import MetadataRequest
+
+from spark_group_source.errors import BrokerUnavailable
+from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.wire import versions
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One broker and its address."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic. ``id`` is empty if the broker has none. ``partitions`` maps each partition number to its leader's id,
+    or to ``None`` if it has no leader now.
+
+    ``error`` is Kafka's error code, or 0. ``replicas`` maps each partition number to the ids of its brokers, and
+    ``epochs`` to its leader epoch, as far as that is known.
+    """
+
+    name: str
+    id: str
+    partitions: Mapping[int, int | None]
+    internal: bool = False
+    error: int = 0
+    replicas: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    epochs: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The brokers and topics of one Metadata response."""
+
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+
+    def racks(self, brokers: Iterable[int]) -> frozenset[str]:
+        """Returns the racks of these brokers. Metadata leaves out a broker that is down, and so does this method."""
+        known = (self.brokers[broker].rack for broker in brokers if broker in self.brokers)
+        return frozenset(rack for rack in known if rack is not None)
+
+
+def partitions_of(topics: Iterable[Topic]) -> Partitions:
+    """Returns all partitions of these topics."""
+    return frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
+
+
+def build_request(topics: Collection[str] | None, *, with_permissions: bool = False) -> Any:
+    """Builds the request for these topics, or for all topics; the request never creates a topic.
+
+    Args:
+        with_permissions: brokers from Kafka 2.3 on also return what this client may do with each topic (KIP-430).
+    """
+    requested = None
+    if topics is not None:
+        requested = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(topics)]
+    return MetadataRequest(
+        topics=requested, allow_auto_topic_creation=False, include_topic_authorized_operations=with_permissions
+    )
+
+
+def check_response(response: Any) -> None:
+    """Rejects the response of a broker that has just started and does not know the cluster or any topic yet.
+
+    Raises:
+        BrokerUnavailable: the response names no brokers, not even its sender.
+    """
+    if not response.brokers:
+        raise BrokerUnavailable("A broker that has just started reports no brokers and topics yet.")
+
+
+def parse_response(response: Any) -> Metadata:
+    """Converts kafka-python's response."""
+    return Metadata(
+        {each.node_id: Broker(each.node_id, each.host, each.port, each.rack) for each in response.brokers},
+        {each.name: _topic(each, response.version >= versions.RELIABLE_EPOCHS) for each in response.topics},
+    )
+
+
+_NO_ID = UUID(int=0)
+
+
+def _topic(topic: Any, with_epochs: bool) -> Topic:
+    return Topic(
+        topic.name,
+        "" if topic.topic_id in (None, _NO_ID) else str(topic.topic_id),
+        {each.partition_index: each.leader_id if each.leader_id >= 0 else None for each in topic.partitions},
+        topic.is_internal,
+        topic.error_code,
+        {each.partition_index: each.replica_nodes for each in topic.partitions},
+        {each.partition_index: each.leader_epoch for each in topic.partitions if with_epochs},
+    )
