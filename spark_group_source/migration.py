@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException
 
 from spark_group_source.errors import CannotMigrate
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.options.offsets import Earliest, as_json
+from spark_group_source.options.offset_specs import Earliest, as_json
 from spark_group_source.text import names, some
 
 if TYPE_CHECKING:

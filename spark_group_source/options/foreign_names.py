@@ -2,7 +2,7 @@
 
 Each family has one reason and one alternative.
 
-The names are as in ``unsupported.py``: without ``kafka.``, in lower case and with dots.
+The names are as in ``unsupported_names.py``: without ``kafka.``, in lower case and with dots.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_group_source.errors import OptionError
-from spark_group_source.options.near_names import completed_or_nearest
+from spark_group_source.options.spelling import completed_or_nearest
 from spark_group_source.wire.tokens import INSTALL, MskIamTokens
 
 MECHANISM = "AWS_MSK_IAM"

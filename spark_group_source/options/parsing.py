@@ -6,19 +6,26 @@ Some defaults follow from other options, so that a default never conflicts with 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from spark_group_source.errors import OptionError
 from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.offsets import numbers_by_topic
-from spark_group_source.options.near_names import nearest
-from spark_group_source.options.offsets import check_start
+from spark_group_source.options.checks import (
+    ASSIGNED,
+    TOPICS,
+    check_group_protocol,
+    check_required,
+    check_settings,
+    check_topics,
+)
 from spark_group_source.options.security import SecurityOptions, security_settings
-from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.source_options import SourceOptions
+from spark_group_source.options.spelling import nearest
 from spark_group_source.options.table import OPTIONS, PARTS, default_of
-from spark_group_source.options.unsupported import unsupported_option
+from spark_group_source.options.unsupported_names import unsupported_option
 from spark_group_source.options.values import FOREVER, MAX_INT32, Option
 from spark_group_source.text import quoted
 from spark_group_source.wire.settings import Tls, WireOptions
@@ -33,6 +40,7 @@ _RELATED = (
     ("wire.connect_timeout", "wire.connect_timeout_max", 1),
 )
 """The places of two options in seconds, and the minimum ratio of the second to the first."""
+
 
 _IN_REQUESTS = ("group.session_timeout", "wire.request_timeout")
 """The places above whose milliseconds must fit into 32 bits."""
@@ -54,9 +62,15 @@ _PEM = (
     "Set PEM text in 'kafka.ssl.truststore.certificates', 'kafka.ssl.keystore.key' or"
     " 'kafka.ssl.keystore.certificate.chain'."
 )
+
+
 _HIDDEN = "has an invalid value, which is not shown because it may contain a secret"
+
+
 _SECRET = re.compile(r"password|secret|LoginModule|@|eyJ[\w-]{8}", re.IGNORECASE)
 """Matches a value that may contain a secret in the wrong option: a JAAS config, a URL with a password, a token."""
+
+
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -75,11 +89,11 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         if option is None:
             raise unsupported_option(key) or _unknown(key)
         values[option.place] = _parsed(option, text)
-    _check_required(values)
-    _check_topics(values)
-    _check_group_protocol(values)
+    check_required(values)
+    check_topics(values)
+    check_group_protocol(values)
     options = _settings(with_derived_defaults(values))
-    _check(options)
+    check_settings(options)
     return options
 
 
@@ -99,75 +113,13 @@ def _parsed(option: Option, text: str) -> Any:
     raise OptionError(f"Option '{option.name}' {problem}.", f"It must be {expected}.")
 
 
-def _check_required(given: Collection[str]) -> None:
-    """``given`` are the places of the options that the user has set."""
-    for option in OPTIONS:
-        if option.required and option.place not in given:
-            action = f"Set it with .option('{option.name}', ...): {option.description}"
-            raise OptionError(f"Option '{option.name}' is missing.", action)
-
-
 def _unknown(key: str) -> OptionError:
     name = nearest(key, (option.name for option in OPTIONS))
     # The message does not show the value: an unknown option may be a secret.
     return OptionError(f"Option {quoted(key)} is unknown.", f"Did you mean '{name}'?" if name else _PAGE)
 
 
-_NAMES = {option.place: f"'{option.name}'" for option in OPTIONS}
-_TOPICS, _PATTERN, _ASSIGNED = (f"group.subscription.{field}" for field in ("topics", "pattern", "partitions"))
-_CLASSIC = ("group.assignors", "group.session_timeout", "group.heartbeat_interval")
-_REMOTE_ASSIGNOR = "group.remote_assignor"
-_OF_MEMBER = (
-    "group.instance_id",
-    "group.static_leaves",
-    "group.consumer_protocol",
-    _REMOTE_ASSIGNOR,
-    *_CLASSIC,
-    "group.rebalance_timeout",
-)
-
-
-def _check_topics(given: Collection[str]) -> None:
-    """``given`` are the places of the options that the user has set."""
-    topic_options = [_NAMES[place] for place in (_TOPICS, _PATTERN, _ASSIGNED) if place in given]
-    if len(topic_options) != 1:
-        raise OptionError(
-            f"Options {' and '.join(topic_options)} are set." if topic_options else "No option names a topic.",
-            "Set exactly one of 'subscribe' (topic names), 'subscribePattern' (a regular expression) and 'assign'"
-            " (partitions to read without group membership).",
-        )
-    without_effect = [_NAMES[place] for place in _OF_MEMBER if place in given and _ASSIGNED in given]
-    if without_effect:
-        raise OptionError(
-            f"Options 'assign' and {', '.join(without_effect)} are set.",
-            "With 'assign' the query is not a member of the group: remove the other options, or name topics with"
-            " 'subscribe'.",
-        )
-
-
-def _check_group_protocol(values: Mapping[str, Any]) -> None:
-    """``values`` are those that the user has set, by place."""
-    if values.get("group.consumer_protocol"):
-        without_effect = [_NAMES[place] for place in _CLASSIC if place in values]
-        action = (
-            "With the group protocol consumer the brokers assign partitions, and have the timeouts"
-            " (group.consumer.session.timeout.ms, group.consumer.heartbeat.interval.ms). Remove these options. Choose"
-            " an assignor of the brokers with 'kafka.group.remote.assignor'."
-        )
-        protocol = "consumer"
-    else:
-        without_effect = [_NAMES[_REMOTE_ASSIGNOR]] if _REMOTE_ASSIGNOR in values else []
-        action = (
-            "In the classic group protocol the group's leader assigns partitions: set"
-            " 'kafka.partition.assignment.strategy' instead, or set 'kafka.group.protocol' to consumer."
-        )
-        protocol = "classic"
-    if without_effect:
-        raise OptionError(f"Option {', '.join(without_effect)} has no effect with the protocol {protocol}.", action)
-
-
 _FIRST_AND_MAXIMUM = [(small, large) for small, large, ratio in _RELATED if ratio == 1]
-_FIRST_AND_MAXIMUM += [("oauth.retry_backoff", "oauth.retry_backoff_max")]
 
 
 def _settings(values: dict[str, Any]) -> SourceOptions:
@@ -176,8 +128,8 @@ def _settings(values: dict[str, Any]) -> SourceOptions:
     # A first backoff above the maximum is the maximum, as in Kafka's Java client.
     for small, large in _FIRST_AND_MAXIMUM:
         values[small] = min(values.get(small, default_of(small)), values.get(large, default_of(large)))
-    if _ASSIGNED in values:
-        values[_TOPICS] = tuple(numbers_by_topic(values[_ASSIGNED]))
+    if ASSIGNED in values:
+        values[TOPICS] = tuple(numbers_by_topic(values[ASSIGNED]))
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
     for place, value in values.items():
         part, _, field = place.rpartition(".")
@@ -193,32 +145,3 @@ def _settings(values: dict[str, Any]) -> SourceOptions:
     wire = WireOptions(**parts["wire"], tls=tls, sasl=sasl)
     group = GroupSettings(**{"group_id": ""} | parts["group"], subscription=subscription, wire=wire)
     return SourceOptions(group=group, fetch=FetchSettings(**parts["fetch"]), **parts[""])
-
-
-def _check(options: SourceOptions) -> None:
-    group, fetch, wire = options.group, options.fetch, options.wire
-    if group.heartbeat_interval >= group.session_timeout:
-        raise OptionError(
-            f"Option 'kafka.heartbeat.interval.ms' is {group.heartbeat_interval * 1000:.0f}, and"
-            f" 'kafka.session.timeout.ms' is {group.session_timeout * 1000:.0f}.",
-            "The session would expire before the next heartbeat. Set the interval to a third of the timeout, or remove"
-            " it.",
-        )
-    if fetch.max_wait >= wire.request_timeout:
-        raise OptionError(
-            f"Option 'kafka.fetch.max.wait.ms' is {fetch.max_wait * 1000:.0f}, and 'kafka.request.timeout.ms'"
-            f" is {wire.request_timeout * 1000:.0f}.",
-            "A fetch would time out before the broker responds: lower the first or raise the second.",
-        )
-    minimum, maximum = options.min_offsets_per_trigger, options.max_offsets_per_trigger
-    if minimum is not None and maximum is not None and minimum > maximum:
-        raise OptionError(
-            f"Option 'minOffsetsPerTrigger' is {minimum}, more than 'maxOffsetsPerTrigger' ({maximum}).",
-            "No batch can satisfy both limits: lower the first or raise the second.",
-        )
-    check_start(
-        options.starting_offsets,
-        options.starting_offsets_fallback,
-        options.starting_timestamp or options.starting_offsets_by_timestamp,
-        options.reset_offsets_on_start,
-    )

@@ -16,7 +16,7 @@ from typing import Any
 from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.options.logins import parse_jaas
-from spark_group_source.options.offsets import (
+from spark_group_source.options.offset_parsers import (
     parse_end,
     parse_fallback,
     parse_start,
@@ -25,7 +25,7 @@ from spark_group_source.options.offsets import (
     timestamps_parser,
 )
 from spark_group_source.options.security import SecurityOptions
-from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.options.tls import (
     TLS_OPTIONS,
     client_callback_handler,

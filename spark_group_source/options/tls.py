@@ -11,7 +11,7 @@ import re
 from spark_group_source.errors import OptionError
 from spark_group_source.options import msk_iam
 from spark_group_source.options.cipher_suites import cipher_suites
-from spark_group_source.options.near_names import completed_or_nearest
+from spark_group_source.options.spelling import completed_or_nearest
 from spark_group_source.options.values import Option, non_blank
 from spark_group_source.text import Secret
 from spark_group_source.wire.pem import CERTIFICATE, PRIVATE_KEY, select

@@ -20,7 +20,7 @@ from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, KafkaClients
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import EARLIEST, LATEST, BatchOffset, Offsets, Partitions, TopicPartition
-from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.offset_tracker import UNDECIDED
 from spark_group_source.query.tails import SCAN_TIMEOUT, Tail, TailScan
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted, unreadable

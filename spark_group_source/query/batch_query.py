@@ -21,8 +21,8 @@ from spark_group_source.group.coordinator import retry_until_response
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.offsets import GroupOffsets
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition
-from spark_group_source.options.offsets import EndSpec, FromCommitted, OffsetSpec, StartSpec
-from spark_group_source.options.settings import SourceOptions, batch_end, batch_start
+from spark_group_source.options.offset_specs import EndSpec, FromCommitted, OffsetSpec, StartSpec
+from spark_group_source.options.source_options import SourceOptions, batch_end, batch_start
 from spark_group_source.query.permissions import TopicPermissions
 from spark_group_source.query.start_specs import check_names, raise_or_clamp, resolve_spec
 from spark_group_source.query.topics import TopicValidator

@@ -16,8 +16,8 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed, denied, error_action
 from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommittedOffset, KafkaClients, commit_metadata
 from spark_group_source.offsets import NO_LINEAGE, Partitions, TopicPartition
-from spark_group_source.options.offsets import SpecificOffsets
-from spark_group_source.options.settings import SourceOptions, stream_start
+from spark_group_source.options.offset_specs import SpecificOffsets
+from spark_group_source.options.source_options import SourceOptions, stream_start
 from spark_group_source.query.offset_tracker import OffsetTracker, Owned, OwnedPartition
 from spark_group_source.query.permissions import TopicPermissions
 from spark_group_source.text import names

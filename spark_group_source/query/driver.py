@@ -23,7 +23,7 @@ from spark_group_source.group.offsets import GroupOffsets, KafkaClients
 from spark_group_source.group.protocol import LEAVE_TIMEOUT
 from spark_group_source.group.settings import Counters, CurrentCoordinator, GroupSettings, Timings
 from spark_group_source.offsets import BatchOffset, Offsets
-from spark_group_source.options.settings import SourceOptions, stream_start
+from spark_group_source.options.source_options import SourceOptions, stream_start
 from spark_group_source.query.latest_at_start import starts_of
 from spark_group_source.query.offset_tracker import OffsetTracker, Owned
 from spark_group_source.query.ownership import AssignedPartitions

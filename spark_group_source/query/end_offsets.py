@@ -13,7 +13,7 @@ from functools import partial
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import RetriableError
 from spark_group_source.offsets import LATEST, Offsets, TopicPartition
-from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster

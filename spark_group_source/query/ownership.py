@@ -23,7 +23,7 @@ from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.offsets import Offsets, Partitions, TopicPartition
-from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.committer import Committer, RetryTimer
 from spark_group_source.query.offset_tracker import (
     MAX_REJECTIONS,

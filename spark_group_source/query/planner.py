@@ -23,7 +23,7 @@ from spark_group_source.offsets import (
     may_be_same,
     new_checkpoint_id,
 )
-from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.data_loss import DataLossCheck, EpochCheck
 from spark_group_source.query.end_offsets import EndOffsets

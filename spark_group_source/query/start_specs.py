@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_group_source.errors import OptionError, raise_or_warn
 from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
-from spark_group_source.options.offsets import (
+from spark_group_source.options.offset_specs import (
     AtTimestamp,
     Earliest,
     Latest,

@@ -44,7 +44,7 @@ from spark_group_source.offsets import (
     PinnedStart,
     TopicPartition,
 )
-from spark_group_source.options.offsets import (
+from spark_group_source.options.offset_specs import (
     Earliest,
     FromCommitted,
     Latest,
@@ -53,7 +53,7 @@ from spark_group_source.options.offsets import (
     StartSpec,
     number_in_json,
 )
-from spark_group_source.options.settings import SourceOptions, stream_start
+from spark_group_source.options.source_options import SourceOptions, stream_start
 from spark_group_source.query.latest_at_start import LatestAtStart
 from spark_group_source.query.offset_tracker import (
     LoggedOffsets,

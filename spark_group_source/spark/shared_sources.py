@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from spark_group_source.group.settings import Subscription
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.source_options import SourceOptions
 
 SOURCE = "kafka-group"
 

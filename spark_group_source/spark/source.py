@@ -18,7 +18,7 @@ from spark_group_source.spark.tasks import WRAPPER, Application
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_group_source.options.settings import SourceOptions
+    from spark_group_source.options.source_options import SourceOptions
 
 
 class GroupSource(DataSource):

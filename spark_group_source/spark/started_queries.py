@@ -15,8 +15,8 @@ from typing import Any
 
 from pyspark import __version__ as pyspark_version
 
-from spark_group_source.options.offsets import Latest
-from spark_group_source.options.settings import SourceOptions, batch_end
+from spark_group_source.options.offset_specs import Latest
+from spark_group_source.options.source_options import SourceOptions, batch_end
 from spark_group_source.spark.notifications.messages import Rejection, source_key
 from spark_group_source.spark.shared_sources import (
     StreamSource,

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupSourceError, OptionError, RetriableError
 from spark_group_source.offsets import BatchOffset, latest_offset_json
-from spark_group_source.options.settings import SourceOptions, check_stream
+from spark_group_source.options.source_options import SourceOptions, check_stream
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
 from spark_group_source.spark.notifications.client import NotificationClient, ServerAddress
 from spark_group_source.spark.notifications.messages import digest, source_key

@@ -26,7 +26,7 @@ from spark_group_source.wire.tokens import export_token
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_group_source.options.settings import SourceOptions
+    from spark_group_source.options.source_options import SourceOptions
 
 TaskRanges = list[OffsetRange]
 

@@ -22,7 +22,7 @@ from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.driver import Driver
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster

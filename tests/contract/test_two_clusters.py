@@ -11,7 +11,7 @@ from spark_group_source.errors import DeadlineExceeded, OtherCluster
 from spark_group_source.fetch import reader
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
-from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query import topics
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.reachability import SERVERS

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from spark_group_source.errors import CommitFailed, DataLoss, GroupError, OptionError, RetriableError, TopicError
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.spark.notifications.client import ServerAddress
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader

@@ -10,7 +10,8 @@ import spark_group_source
 
 PACKAGE = Path(spark_group_source.__file__).parent
 PURE = """
-errors text varints clock offsets options.parsing options.table options.settings options.offsets options.unsupported
+errors text varints clock offsets options.parsing options.checks options.table options.source_options
+options.offset_json options.offset_parsers options.offset_specs options.unsupported_names
 query.start_specs query.limits query.starts group.membership group.classic_state group.consumer_state group.offsets
 group.description lag.model
 """

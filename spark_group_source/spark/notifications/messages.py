@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from spark_group_source.options.settings import SourceOptions
+    from spark_group_source.options.source_options import SourceOptions
 
 DRAIN = b"drain\n"
 """Asks for all notifications so far."""

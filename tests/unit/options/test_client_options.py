@@ -10,7 +10,7 @@ from spark_group_source.group.settings import Subscription
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
-from spark_group_source.options.unsupported import UNSUPPORTED
+from spark_group_source.options.unsupported_names import UNSUPPORTED
 from spark_group_source.spark.batch import GroupBatchReader
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader

@@ -8,10 +8,10 @@ from typing import Any
 
 from spark_group_source.errors import OptionError
 from spark_group_source.options import values
-from spark_group_source.options.offsets import parse_end, parse_fallback, parse_start, parse_timestamp_strategy
+from spark_group_source.options.offset_parsers import parse_end, parse_fallback, parse_start, parse_timestamp_strategy
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
-from spark_group_source.options.unsupported import UNSUPPORTED
+from spark_group_source.options.unsupported_names import UNSUPPORTED
 from spark_group_source.options.values import Option
 from tests.unit.options.test_options import GOOD, PATTERN
 

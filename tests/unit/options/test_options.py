@@ -13,7 +13,7 @@ from spark_group_source.group.settings import GroupSettings, Subscription
 from spark_group_source.offsets import MAX_OFFSET
 from spark_group_source.options import values
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.wire.settings import WireOptions
 

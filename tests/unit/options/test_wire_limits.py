@@ -23,9 +23,9 @@ from spark_group_source.group.offsets import CommittedOffset, GroupOffsets, comm
 from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.offsets import MAX_OFFSET, TopicPartition
 from spark_group_source.options import values
-from spark_group_source.options.offsets import AtTimestamp, SpecificOffsets
+from spark_group_source.options.offset_specs import AtTimestamp, SpecificOffsets
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.settings import SourceOptions
+from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.query import size_samples
 from spark_group_source.query.size_samples import sample_sizes

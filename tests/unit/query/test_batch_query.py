@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupError, GroupSourceError, OptionError, TopicError
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.settings import check_batch
+from spark_group_source.options.source_options import check_batch
 from spark_group_source.query import batch_query
 from spark_group_source.query.batch_query import Interval, RowFilter, plan
 from tests.fake import FakeKafka, Fault

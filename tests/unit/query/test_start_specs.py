@@ -11,7 +11,14 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition
-from spark_group_source.options.offsets import AtTimestamp, Earliest, Latest, OffsetSpec, SpecificOffsets, StartSpec
+from spark_group_source.options.offset_specs import (
+    AtTimestamp,
+    Earliest,
+    Latest,
+    OffsetSpec,
+    SpecificOffsets,
+    StartSpec,
+)
 from spark_group_source.query.start_specs import check_names, resolve_spec
 from spark_group_source.query.starts import starting_offsets_callback
 

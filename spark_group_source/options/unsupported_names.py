@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from spark_group_source.errors import OptionError
 from spark_group_source.options.foreign_names import FAMILIES, PREFIXES
-from spark_group_source.options.near_names import letters
+from spark_group_source.options.spelling import letters
 from spark_group_source.text import quoted
 
 _COMMITS = "the source commits offsets when a batch is complete, never at intervals"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from spark_group_source.errors import OptionError
 from spark_group_source.fetch.settings import FetchSettings
-from spark_group_source.options.offsets import (
+from spark_group_source.options.offset_specs import (
     AtTimestamp,
     Earliest,
     EndSpec,

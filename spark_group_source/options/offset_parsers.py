@@ -1,0 +1,207 @@
+"""The parsers of the options for starts and ends: words, JSON of offsets, and times. Pure.
+
+Each raises ``ValueError`` for an invalid value; the message completes "It must be".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from spark_group_source.errors import CheckpointError
+from spark_group_source.offsets import COUNTERS, MAX_OFFSET, BatchOffset
+from spark_group_source.options.offset_json import OTHERS, parse_numbers
+from spark_group_source.options.offset_specs import (
+    AtTimestamp,
+    Earliest,
+    FromCommitted,
+    Latest,
+    SpecificOffsets,
+    as_json,
+)
+from spark_group_source.text import printable
+
+EXAMPLE_OFFSETS = '{"orders":{"0":23,"1":-2}}'
+EXAMPLE_TOPICS = '{"orders":"earliest"}'
+EXAMPLE_ENDS = '{"orders":{"0":23,"1":-1}}'
+EXAMPLE_TIMES = '{"orders":{"0":1735689600000,"1":1735689600000}}'
+
+
+_SENTINELS: dict[int, Earliest | Latest] = {-2: Earliest(), -1: Latest()}
+
+
+_WORDS = {"earliest": -2, "latest": -1}
+
+
+_SECONDS = range(10**9, 10**10)
+"""Seconds since 1970 of the years 2001 to 2286. As milliseconds they would be days of the year 1970."""
+
+
+def parse_start(text: str) -> Earliest | Latest | FromCommitted | SpecificOffsets:
+    """The value of ``startingOffsets``.
+
+    Raises:
+        ValueError: the value is invalid; the message completes "It must be".
+    """
+    words: dict[str, Earliest | Latest | FromCommitted] = {
+        "earliest": Earliest(),
+        "latest": Latest(),
+        "committed": FromCommitted(None),
+    }
+    expected = (
+        "earliest, latest, committed or JSON with an offset for every partition of the subscription, where -2 is"
+        f' earliest, -1 is latest and "{OTHERS}" stands for all other partitions, for example {EXAMPLE_OFFSETS} or'
+        f" {EXAMPLE_TOPICS}"
+    )
+    word = words.get(text.strip().lower())
+    if word is not None:
+        return word
+    return _specific(text, "startingOffsets", expected)
+
+
+def parse_fallback(text: str) -> FromCommitted:
+    """The value of ``startingOffsetsFallback``.
+
+    Raises:
+        ValueError: the value is invalid; the message completes "It must be".
+    """
+    fallbacks = {"earliest": FromCommitted(Earliest()), "latest": FromCommitted(Latest()), "fail": FromCommitted(None)}
+    try:
+        return fallbacks[text.strip().lower()]
+    except KeyError:
+        raise ValueError("earliest, latest or fail") from None
+
+
+def parse_end(text: str) -> Latest | SpecificOffsets:
+    """The value of ``endingOffsets``.
+
+    Raises:
+        ValueError: the value is invalid; the message completes "It must be".
+    """
+    if text.strip().lower() == "latest":
+        return Latest()
+    expected = (
+        "latest or JSON with an offset for every partition of the subscription, where -1 is latest, for example"
+        f' {EXAMPLE_ENDS} or {{"orders":"latest"}}'
+    )
+    spec = _specific(text, "endingOffsets", expected)
+    if spec.others is not None:
+        raise ValueError(f'{expected} (only startingOffsets may have "{OTHERS}")')
+    return spec
+
+
+def _specific(text: str, option: str, expected: str) -> SpecificOffsets:
+    """The offsets in JSON, which may also be an offset of a query's progress."""
+    json_text = _unquoted(text)
+    numbers = parse_numbers(_progress_offset(json_text) or json_text, _offset, expected, _sentinel)
+    return SpecificOffsets(
+        {tp: _SENTINELS.get(number, number) for tp, number in numbers.partitions.items()},
+        option,
+        None if numbers.others is None else _SENTINELS[numbers.others],
+        {topic: _SENTINELS[number] for topic, number in numbers.topics.items()},
+    )
+
+
+def _unquoted(text: str) -> str:
+    """The JSON in a JSON string: the offsets in the JSON of a progress are such strings in Spark Connect."""
+    while text.lstrip().startswith('"'):
+        try:
+            inner = json.loads(text)
+        except ValueError:
+            return text
+        text = str(inner)
+    return text
+
+
+def _progress_offset(text: str) -> str | None:
+    """The JSON of this option for an offset that a query's progress shows; ``None`` for another text.
+
+    ``startOffset`` and ``endOffset`` are a :class:`BatchOffset`, whose ends are the next offsets to read.
+    ``latestOffset`` has the counters of the query beside the offsets.
+
+    Raises:
+        ValueError: a later release wrote the offset.
+    """
+    try:
+        shown = json.loads(text)
+    except ValueError:
+        return None  # an error of the other parser says what is wrong
+    if not isinstance(shown, dict):
+        return None
+    version = shown.get("version")
+    # A topic with this name may have a word, or -2 or -1 for it.
+    if isinstance(version, int) and version > 0 and "topics" in shown:
+        try:
+            return as_json(BatchOffset.from_json(shown).ends())
+        except CheckpointError as error:
+            raise ValueError(f"JSON that this release can read. {error.happened.rstrip('.')}") from None
+    if COUNTERS in shown:
+        return json.dumps({topic: offsets for topic, offsets in shown.items() if topic != COUNTERS})
+    return None
+
+
+def parse_timestamp_strategy(text: str) -> bool:
+    """The value of ``startingOffsetsByTimestampStrategy``: whether it is ``latest``.
+
+    Raises:
+        ValueError: the value is invalid; the message completes "It must be".
+    """
+    if text.strip().lower() not in ("error", "latest"):
+        raise ValueError("error or latest")
+    return text.strip().lower() == "latest"
+
+
+def timestamp_parser(option: str, or_latest: bool = False) -> Callable[[str], AtTimestamp]:
+    """The parser of an option with one time for all partitions; it raises as :func:`parse_start` does."""
+    expected = "a whole number of milliseconds since 1970, for example 1735689600000"
+
+    def parse(text: str) -> AtTimestamp:
+        if not re.fullmatch(r"\+?\d{1,19}", text.strip()) or int(text) > MAX_OFFSET:
+            raise ValueError(expected)
+        try:
+            return AtTimestamp(_time(int(text)), option, or_latest)
+        except ValueError as error:
+            raise ValueError(f"{expected} ({error})") from None
+
+    return parse
+
+
+def timestamps_parser(option: str, or_latest: bool = False) -> Callable[[str], AtTimestamp]:
+    """The parser of an option with a time for each partition, as JSON; it raises as :func:`parse_start` does."""
+    expected = f"JSON with milliseconds since 1970 for every partition of the subscription, for example {EXAMPLE_TIMES}"
+    return lambda text: AtTimestamp(parse_numbers(text, _time, expected).partitions, option, or_latest)
+
+
+def _word(value: Any) -> Any:
+    """The number that a word stands for; other values as they are."""
+    return _WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value
+
+
+def _sentinel(value: Any) -> int:
+    number = _word(value)
+    if type(number) is not int or number not in _SENTINELS:
+        raise ValueError("neither earliest nor latest")
+    return number
+
+
+def _offset(value: Any) -> int:
+    return _number(_word(value), -2)
+
+
+def _time(value: Any) -> int:
+    number = _number(value, 0)
+    if number in _SECONDS:
+        raise ValueError(f"{number} is in seconds: write {number * 1000}")
+    return number
+
+
+def _number(value: Any, minimum: int) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 23.0, as pandas writes whole numbers; Spark's own source reads it, too
+    # JSON's true is an int in Python.
+    if type(value) is not int or not minimum <= value <= MAX_OFFSET:
+        shown = "a JSON object" if isinstance(value, tuple) else printable(json.dumps(value))
+        raise ValueError(f"{shown} is not a whole number from {minimum} to {MAX_OFFSET}")
+    return value
