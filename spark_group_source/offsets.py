@@ -26,7 +26,7 @@ UNKNOWN_EPOCH = -1
 """The leader epoch of an offset that no leader has confirmed, as in Kafka's requests."""
 
 NO_LINEAGE = 0
-"""The lineage of an offset since which nobody has moved the partition: see ``query/offset_tracker.py``."""
+"""The lineage of an offset since which nobody has moved the partition: see "Lineages" in ``DESIGN.md``."""
 
 
 class TopicPartition(NamedTuple):
@@ -124,8 +124,8 @@ class BatchOffset:
     ``ranges`` has one range per partition. If the batch does not read a partition, because it has no new records or
     another member owns it, then ``start == end``: the end that this query logged last.
     ``group`` is the id of the group that read the ranges, ``cluster`` that of the cluster; empty if unknown.
-    ``checkpoint`` is the id of the checkpoint, which marks its commits (``query/restored_checkpoint.py``); empty until
-    a batch with an id is logged.
+    ``checkpoint`` is the id of the checkpoint, which marks its commits (``query/starts/restored_checkpoint.py``);
+    empty until a batch with an id is logged.
 
     ``pinned_starts`` are partitions that existed at the query's first start and that the query has not owned since.
     Without a committed offset they start at the pinned one, unless their topic was recreated. ``resets`` are those that

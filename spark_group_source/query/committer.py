@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery
+from spark_group_source.clock import WARN_EVERY, Deadline, LogEvery
 from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, CommitFailed, describe_error_code
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
@@ -18,8 +18,10 @@ from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommittedOff
 from spark_group_source.offsets import NO_LINEAGE, Partitions, TopicPartition
 from spark_group_source.options.offset_specs import SpecificOffsets
 from spark_group_source.options.source_options import SourceOptions, stream_start
-from spark_group_source.query.offset_tracker import OffsetTracker, Owned, OwnedPartition
+from spark_group_source.query.offset_tracker import OffsetTracker
+from spark_group_source.query.owned_partition import Owned, OwnedPartition
 from spark_group_source.query.permissions import TopicPermissions
+from spark_group_source.query.retry_timer import RetryTimer
 from spark_group_source.text import names
 
 log = logging.getLogger(__name__)
@@ -46,35 +48,6 @@ class MetadataSize(Enum):
         """The next size to try."""
         sizes = list(MetadataSize)
         return sizes[sizes.index(self) + 1]
-
-
-class RetryTimer:
-    """Spaces tries ``interval`` seconds apart, for two threads. ``_lock`` guards when the next try is due."""
-
-    def __init__(self, interval: float, clock: Clock) -> None:
-        self._interval = interval
-        self.clock = clock
-        self._lock = threading.Lock()
-        self._due_at = float("-inf")
-
-    @property
-    def due_at(self) -> float:
-        """When the next try is due, in seconds of the clock."""
-        with self._lock:
-            return self._due_at
-
-    def try_acquire(self) -> bool:
-        """Takes the try that is due, if one is. The caller that gets True must retry: no other does in the interval."""
-        with self._lock:
-            if self.clock() < self._due_at:
-                return False
-            self._due_at = self.clock() + self._interval
-            return True
-
-    def restart(self, minimum: float = 0.0) -> None:
-        """A try has ended: the next is due after the interval, or after ``minimum`` seconds if that is longer."""
-        with self._lock:
-            self._due_at = self.clock() + max(self._interval, minimum)
 
 
 class Committer:

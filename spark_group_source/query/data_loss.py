@@ -36,7 +36,8 @@ from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import Subscription
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, Offsets, TopicPartition
 from spark_group_source.query.end_offsets import EndOffsets
-from spark_group_source.query.offset_tracker import OffsetTracker, Owned
+from spark_group_source.query.offset_tracker import OffsetTracker
+from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, TopicIds, raise_or_skip_deleted
 from spark_group_source.text import names

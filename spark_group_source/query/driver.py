@@ -24,12 +24,13 @@ from spark_group_source.group.protocol import LEAVE_TIMEOUT
 from spark_group_source.group.settings import Counters, CurrentCoordinator, GroupSettings, Timings
 from spark_group_source.offsets import BatchOffset, Offsets
 from spark_group_source.options.source_options import SourceOptions, stream_start
-from spark_group_source.query.latest_at_start import starts_of
-from spark_group_source.query.offset_tracker import OffsetTracker, Owned
+from spark_group_source.query.offset_tracker import OffsetTracker
+from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.permissions import principal_of
 from spark_group_source.query.planner import BatchLimits, BatchPlanner
 from spark_group_source.query.start_specs import check_names
+from spark_group_source.query.starts.latest_at_start import starts_of
 from spark_group_source.query.topics import TopicValidator
 from spark_group_source.text import some
 from spark_group_source.wire.identity import ClusterIdentity

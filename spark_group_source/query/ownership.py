@@ -24,17 +24,13 @@ from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.offsets import Offsets, Partitions, TopicPartition
 from spark_group_source.options.source_options import SourceOptions
-from spark_group_source.query.committer import Committer, RetryTimer
-from spark_group_source.query.offset_tracker import (
-    MAX_REJECTIONS,
-    OffsetTracker,
-    Owned,
-    OwnedPartition,
-    Start,
-    StartRule,
-)
+from spark_group_source.query.committer import Committer
+from spark_group_source.query.offset_tracker import OffsetTracker
+from spark_group_source.query.owned_partition import MAX_REJECTIONS, Owned, OwnedPartition
 from spark_group_source.query.permissions import TopicPermissions
-from spark_group_source.query.starts import StartOffsetResolver, log_starts
+from spark_group_source.query.retry_timer import RetryTimer
+from spark_group_source.query.starts.resolver import StartOffsetResolver
+from spark_group_source.query.starts.rules import Start, StartRule, log_starts
 from spark_group_source.text import names
 from spark_group_source.wire import waiting
 

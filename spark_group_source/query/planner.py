@@ -28,9 +28,10 @@ from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.data_loss import DataLossCheck, EpochCheck
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.limits import ByteLimit, admit, total_backlog
-from spark_group_source.query.offset_tracker import UNDECIDED, Owned, OwnedPartition
+from spark_group_source.query.offset_tracker import UNDECIDED
+from spark_group_source.query.owned_partition import Owned, OwnedPartition
 from spark_group_source.query.ownership import AssignedPartitions
-from spark_group_source.query.restored_checkpoint import REPEAT
+from spark_group_source.query.starts.restored_checkpoint import REPEAT
 from spark_group_source.query.topics import TopicIds
 
 MAX_TRIES = 3

@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 
 from spark_group_source.group.member import Member
-from spark_group_source.query.committer import Committer, RetryTimer
+from spark_group_source.query.committer import Committer
 from spark_group_source.query.offset_tracker import OffsetTracker
+from spark_group_source.query.retry_timer import RetryTimer
 from spark_group_source.spark.stream import GroupStreamReader
 from tests.simulation.network import ERRORS, HANDLED, LATE_ARRIVES
 

@@ -42,7 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "A1",
         6,
         "a commit below the logged end counts as late, whatever its lineage: the second query skips a rewind",
-        (("query/offset_tracker.py", "(lineage, committed", "(logged.lineage, committed"),),
+        (("query/starts/rules.py", "(lineage, committed", "(logged.lineage, committed"),),
     ),
     Mutant(
         "A2",
@@ -321,7 +321,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a partition that starts at offset 0 is not committed before it has records",
         (
             (
-                "query/offset_tracker.py",
+                "query/owned_partition.py",
                 "committed is None or self.completed > self.committed",
                 "completed > (self.committed or 0)",
             ),
@@ -349,13 +349,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "M26",
         6,
         "a rewind into a batch that was replayed long ago is ignored",
-        (("query/starts.py", "self._replayed.pop(tp, None)", "pass"),),
+        (("query/starts/resolver.py", "self._replayed.pop(tp, None)", "pass"),),
     ),
     Mutant(
         "M27",
         6,
         "a rewind that another owner has followed since the replay is ignored if it lies in the replayed batch",
-        (("query/offset_tracker.py", "                and committed.lineage <= replayed.lineage\n", ""),),
+        (("query/starts/rules.py", "                and committed.lineage <= replayed.lineage\n", ""),),
     ),
     Mutant(
         "M28",
@@ -367,7 +367,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M29",
         6,
         "a partition that is created while the query runs starts at latest, and its first records are skipped",
-        (("query/starts.py", "pinned.offsets.keys(", "(pinned.offsets.keys() | partitions"),),
+        (("query/starts/resolver.py", "pinned.offsets.keys(", "(pinned.offsets.keys() | partitions"),),
     ),
     Mutant(
         "M30",
@@ -542,7 +542,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M54",
         6,
         "a move that was looked up long ago counts as later than one that another owner has found since",
-        (("query/starts.py", "commits, ids, began_at)", "commits, ids, time.time())"),),
+        (("query/starts/resolver.py", "commits, ids, began_at)", "commits, ids, time.time())"),),
     ),
     Mutant(
         "M55",
@@ -585,7 +585,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M58",
         6,
         "latest of a partition without a leader at the start is that of its return, and skips what came between",
-        (("query/starts.py", "if tp in existed and at.since}", "if tp in existed and False}"),),
+        (("query/starts/resolver.py", "if tp in existed and at.since}", "if tp in existed and False}"),),
     ),
     Mutant(
         "M59",

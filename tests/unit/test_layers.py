@@ -12,8 +12,8 @@ PACKAGE = Path(spark_group_source.__file__).parent
 PURE = """
 errors text varints clock offsets options.parsing options.checks options.table options.source_options
 options.offset_json options.offset_parsers options.offset_specs options.unsupported_names
-query.start_specs query.limits query.starts group.membership group.classic_state group.consumer_state group.offsets
-group.description lag.model
+query.start_specs query.limits query.starts.rules query.starts.resolver group.membership group.classic_state
+group.consumer_state group.offsets group.description lag.model
 """
 SPARK_DOORS = """
 spark.schema spark.stream spark.notifications.set_up spark.batch spark.source spark.filters spark.tasks spark.bytecode

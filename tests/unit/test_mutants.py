@@ -14,7 +14,7 @@ def test_a_mutant_changes_files_that_still_compile(tmp_path: Path) -> None:
     for mutant in MUTANTS:
         files = {name: (PACKAGE / name).read_text(encoding="utf-8") for name, _, _ in mutant.edits}
         for name, text in files.items():
-            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text, encoding="utf-8")
         apply(mutant, tmp_path)
         for name, text in files.items():

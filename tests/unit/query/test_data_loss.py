@@ -26,7 +26,10 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import available_now, data_loss, end_offsets, topics
 from spark_group_source.query.data_loss import EpochCheck, LogTruncation
 from spark_group_source.query.driver import Driver
-from spark_group_source.query.offset_tracker import OffsetTracker, OwnedPartition, PinnedStarts, Start, StartRule
+from spark_group_source.query.offset_tracker import OffsetTracker
+from spark_group_source.query.owned_partition import OwnedPartition
+from spark_group_source.query.starts.pinned import PinnedStarts
+from spark_group_source.query.starts.rules import Start, StartRule
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.leaders import EpochEndOffset
 from tests.fake import FakeKafka, Fault

@@ -12,14 +12,10 @@ import pytest
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.offsets import CommittedOffset, commit_metadata
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange, PinnedStart, TopicPartition
-from spark_group_source.query.offset_tracker import (
-    MAX_REJECTIONS,
-    OffsetTracker,
-    PinnedStarts,
-    Start,
-    StartRule,
-    resume_at,
-)
+from spark_group_source.query.offset_tracker import OffsetTracker
+from spark_group_source.query.owned_partition import MAX_REJECTIONS
+from spark_group_source.query.starts.pinned import PinnedStarts
+from spark_group_source.query.starts.rules import Start, StartRule, resume_at
 from tests.unit.hand_clock import Hand
 
 A, B, C, D = (TopicPartition("t", number) for number in range(4))

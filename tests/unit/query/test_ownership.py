@@ -30,8 +30,9 @@ from spark_group_source.group.offsets import RESET_TAG, CommitResult, CommittedO
 from spark_group_source.group.settings import Counters
 from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.offset_tracker import OffsetTracker, StartRule
+from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.ownership import AssignedPartitions
+from spark_group_source.query.starts.rules import StartRule
 from tests.unit.hand_clock import Hand
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -116,7 +117,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr("spark_group_source.query.starts.list_offsets", made.list_offsets)
+    monkeypatch.setattr("spark_group_source.query.starts.resolver.list_offsets", made.list_offsets)
     return made
 
 
@@ -706,7 +707,7 @@ def test_a_start_in_an_open_transaction_delays_no_other_and_is_logged_once_a_min
 def test_a_log_without_first_records_existed_if_too_few_brokers_said_what_exists(
     world: World, confirmed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_group_source.query.latest_at_start.list_offsets", world.list_offsets)
+    monkeypatch.setattr("spark_group_source.query.starts.latest_at_start.list_offsets", world.list_offsets)
     query = Query(world, startingOffsets="latest")
     query.resolver.restore(BatchOffset(), {B: PinnedStart()}, world.clients, confirmed=confirmed)
     if confirmed:

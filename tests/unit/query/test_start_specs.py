@@ -20,7 +20,7 @@ from spark_group_source.options.offset_specs import (
     StartSpec,
 )
 from spark_group_source.query.start_specs import check_names, resolve_spec
-from spark_group_source.query.starts import starting_offsets_callback
+from spark_group_source.query.starts.callback import starting_offsets_callback
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 

@@ -5,7 +5,7 @@
 2. **A reset**: ``resetOffsetsOnStart`` drops the group's commit. It applies to the first assignment of a new checkpoint
    only. A commit that another process wrote for this reset stays.
 3. **The group's commit or the checkpointed end offset**, whichever has the later lineage, or the further one of the
-   same lineage (:func:`.offset_tracker.resume_at`; the table of cases is under "Lineages" in ``DESIGN.md``).
+   same lineage (:func:`.rules.resume_at`; the table of cases is under "Lineages" in ``DESIGN.md``).
 4. Without either, a **starting offset**:
    a. for partitions that existed when the query first started, and those of topics or partitions that were added to the
       options since: what ``latest`` was then (pinned, or found by ``latest_at_start.py`` if the leader did not answer
@@ -17,7 +17,7 @@
 If the checkpoint lacks batches of its own query, ``restoredCheckpoint=repeat`` drops the group's commit as well, and
 ``fail`` ends the query after rule 5 (``restored_checkpoint.py``).
 
-:func:`log_starts` logs the offset and its :class:`.offset_tracker.StartRule`. Once a partition has a position,
+:func:`.rules.log_starts` logs the offset and its :class:`.rules.StartRule`. Once a partition has a position,
 ``startingOffsets`` plays no part. The planner finds recreated topics and positions past the end of the log
 (``data_loss.py``); the task finds positions before the start of the log. Both then apply ``failOnDataLoss``.
 """
@@ -35,7 +35,6 @@ from spark_group_source.errors import DeadlineExceeded, OptionError, RetriableEr
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.offsets import CommittedOffset, KafkaClients
 from spark_group_source.offsets import (
-    MAX_OFFSET,
     BatchOffset,
     OffsetRange,
     Offsets,
@@ -51,127 +50,26 @@ from spark_group_source.options.offset_specs import (
     OffsetSpec,
     SpecificOffsets,
     StartSpec,
-    number_in_json,
 )
 from spark_group_source.options.source_options import SourceOptions, stream_start
-from spark_group_source.query.latest_at_start import LatestAtStart
-from spark_group_source.query.offset_tracker import (
-    LoggedOffsets,
-    OffsetTracker,
-    Owned,
-    PinnedStarts,
-    Start,
-    StartRule,
-    resume_at,
-)
-from spark_group_source.query.restored_checkpoint import RestoredCheckpoint
+from spark_group_source.query.logged_offsets import LoggedOffsets
+from spark_group_source.query.offset_tracker import OffsetTracker
+from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.start_specs import resolve_spec
-from spark_group_source.query.unresolved_starts import UnresolvedStarts
+from spark_group_source.query.starts.callback import starting_offsets_callback
+from spark_group_source.query.starts.latest_at_start import LatestAtStart
+from spark_group_source.query.starts.other_commits import check_prior_commits, warn_if_read_by_others
+from spark_group_source.query.starts.pinned import PinnedStarts
+from spark_group_source.query.starts.restored_checkpoint import RestoredCheckpoint
+from spark_group_source.query.starts.rules import Commits, Start, StartRule, Starts, log_starts, resume_at
+from spark_group_source.query.starts.unresolved import UnresolvedStarts
 from spark_group_source.text import names, some
-from spark_group_source.user_code import load
 from spark_group_source.wire.leaders import list_offsets
 
 log = logging.getLogger(__name__)
 
 
-def check_prior_commits(spec: StartSpec, commits: Mapping[TopicPartition, CommittedOffset], group_id: str) -> None:
-    """Checks the commits of a query with a new checkpoint, when it gets its first assignment.
-
-    Commits of a group that has started at the same offsets are expected: another member wrote them, or the query has
-    lost its checkpoint. Other commits are from before, for example of a trial. JSON that covers all partitions is the
-    position of another query (``offsets_of_checkpoint``): to start elsewhere would lose or repeat records.
-
-    Raises:
-        OptionError: the group has other commits, and ``spec`` covers all partitions.
-    """
-    if not isinstance(spec, SpecificOffsets):
-        return
-    others = [
-        f"{tp} at {commit.offset} and not {number_in_json(given)}"
-        for tp, commit in sorted(commits.items(), key=lambda item: item[0])
-        if (given := spec.of(tp)) is not None and given != commit.offset and not commit.started_at(spec.digest)
-    ]
-    if not others:
-        return
-    if spec.others is None:
-        log.warning(
-            "group %s: its committed offsets take precedence over startingOffsets; the query starts with %s. To start"
-            " at startingOffsets choose another kafka.group.id.",
-            group_id,
-            some(others),
-        )
-        return
-    raise OptionError(
-        f"The group '{group_id}' has committed offsets that take precedence over 'startingOffsets': the query would"
-        f" start with {some(others)}.",
-        "Choose a new 'kafka.group.id', or delete the group (kafka-consumer-groups --delete). If the group's offsets"
-        " are right, remove 'startingOffsets'.",
-    )
-
-
-def warn_if_read_by_others(
-    replayed: Mapping[TopicPartition, OffsetRange], commits: Mapping[TopicPartition, CommittedOffset], group_id: str
-) -> None:
-    """Logs a warning with the parts of a replayed batch that other members read before the replay."""
-    read_twice = [
-        f"{tp} [{read.start}, {min(commits[tp].offset, read.end)})"
-        for tp, read in sorted(replayed.items())
-        if tp in commits and commits[tp].offset > read.start
-    ]
-    if read_twice:
-        log.warning(
-            "group %s: other members have read a part of the batch that this query has just replayed: %s. Rows that"
-            " are added up or appended outside of this query's sink are there twice. Queries that keep state should"
-            " not share a group.",
-            group_id,
-            some(read_twice),
-        )
-
-
-OffsetsByTopic = dict[str, dict[int, int]]
 Answer = TypeVar("Answer")
-
-
-def starting_offsets_callback(path: str | None) -> Callable[[Offsets, Offsets], Offsets]:
-    """The function that ``startingOffsetsCallback=module:function`` names, called with offsets by partition.
-
-    The user's function gets two dicts, ``{topic: {partition: offset}}`` of the newly assigned partitions: the ends that
-    this query logged last, if it ever read them, and their start positions. It returns None, or such a dict of other
-    start positions. It blocks the member's thread, and so the heartbeats: after a session the partitions are lost.
-
-    Raises:
-        OptionError: when called, if the function raises or returns something else.
-    """
-    if path is None:
-        return lambda logged_ends, positions: {}
-    function = load(path, "function")
-
-    def call(logged_ends: Offsets, positions: Offsets) -> Offsets:
-        try:
-            returned = function(_by_topic(logged_ends), _by_topic(positions)) or {}
-            moved = {
-                TopicPartition(topic, int(number)): int(offset)
-                for topic, offsets in returned.items()
-                for number, offset in offsets.items()
-            }
-        except Exception as error:
-            raise OptionError(f"The function '{path}' of 'startingOffsetsCallback' failed: {error!r}.") from error
-        wrong = [tp for tp, offset in moved.items() if tp not in positions or not 0 <= offset <= MAX_OFFSET]
-        if wrong:
-            raise OptionError(
-                f"The function '{path}' of 'startingOffsetsCallback' returned offset {moved[wrong[0]]} for {wrong[0]}.",
-                f"Return offsets from 0 to {MAX_OFFSET}, and only for the partitions in its second argument.",
-            )
-        return moved
-
-    return call
-
-
-def _by_topic(offsets: Offsets) -> OffsetsByTopic:
-    by_topic: OffsetsByTopic = {}
-    for tp, offset in sorted(offsets.items()):
-        by_topic.setdefault(tp.topic, {})[tp.partition] = offset
-    return by_topic
 
 
 RESOLVE_TIMEOUT = 10.0
@@ -179,9 +77,6 @@ RESOLVE_TIMEOUT = 10.0
 
 MAX_CLOCK_SKEW = 60.0
 """Seconds by which a lineage may lie in the future without a warning."""
-
-Commits = Mapping[TopicPartition, CommittedOffset]
-Starts = dict[TopicPartition, Start]
 
 
 class StartOffsetResolver:
@@ -509,13 +404,6 @@ class StartOffsetResolver:
                 self._group_id,
                 ahead,
             )
-
-
-def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
-    """Logs where partitions start, and by which rule."""
-    if starts:
-        listed = ", ".join(f"{tp} at {start.offset} ({start.rule.value})" for tp, start in sorted(starts.items()))
-        log.info("group %s: starts %s", group_id, listed)
 
 
 def _without(partitions: Partitions, commits: Commits) -> Commits:

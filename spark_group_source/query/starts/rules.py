@@ -1,0 +1,88 @@
+"""Where a partition starts, and by which rule."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from spark_group_source.group.offsets import CommittedOffset
+from spark_group_source.offsets import NO_LINEAGE, UNKNOWN_EPOCH, OffsetRange, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+class StartRule(Enum):
+    """The rule by which a partition starts where it does; the value is for the log."""
+
+    COMMITTED = "the committed offset"
+    LOGGED = "the end in the checkpoint"
+    MOVED = "an offset that another program committed"
+    REPLAYED = "the end of the replayed batch"
+    STARTING_OFFSETS = "startingOffsets"
+    RESET = "resetOffsetsOnStart"
+    ADDED = "the earliest offset of an added partition"
+    RECREATED = "the earliest offset of a recreated topic"
+    CALLBACK = "startingOffsetsCallback"
+    REPEATED = "the end in the checkpoint, by restoredCheckpoint"
+
+
+class Start(NamedTuple):
+    """Where a newly assigned partition starts, and why; without a ``lineage`` a new one begins there. ``epoch`` is that
+    of a leader whose log reached the offset."""
+
+    offset: int
+    rule: StartRule
+    lineage: int | None = NO_LINEAGE
+    epoch: int = UNKNOWN_EPOCH
+
+
+Commits = Mapping[TopicPartition, CommittedOffset]
+Starts = dict[TopicPartition, Start]
+
+
+def resume_at(
+    committed: CommittedOffset | None,
+    logged: OffsetRange | None,
+    *,
+    replayed: OffsetRange | None = None,
+    given_up: int | None = None,
+) -> Start | None:
+    """Where a newly assigned partition starts; ``None`` if the group has no commit and the query has logged nothing.
+
+    The later lineage applies, and within one lineage the further offset: the group is behind only because a later
+    commit failed, or an older one arrived late. A commit without our tag is another program's, and begins a lineage.
+    ``replayed`` and ``given_up`` show the exceptions, in which a lower commit moves nothing back.
+
+    Args:
+        committed: the group's committed offset, if there is one.
+        logged: the range that this query logged last for the partition, if it ever read it.
+        replayed: the range that Spark has read again after a restart, with the time of that as its lineage. Spark has
+            thereby obeyed an earlier decision to go back to an offset in the range.
+        given_up: where the batch began in which this query lost the partition. A commit above it and below the logged
+            end is by another consumer that read the same records, and no decision to go back.
+    """
+    if committed is None:
+        return None if logged is None else Start(logged.end, StartRule.LOGGED, logged.lineage)
+    lineage = committed.lineage if committed.tagged else None
+    if logged is not None:
+        if lineage is not None and (lineage, committed.offset) < (logged.lineage, logged.end):
+            return Start(logged.end, StartRule.LOGGED, logged.lineage)
+        if committed.offset < logged.end:
+            if (
+                replayed is not None
+                and committed.lineage <= replayed.lineage
+                and replayed.start <= committed.offset < replayed.end
+            ):
+                return Start(logged.end, StartRule.REPLAYED, lineage)
+            if lineage is None and given_up is not None and given_up < committed.offset:
+                return Start(logged.end, StartRule.LOGGED, logged.lineage)
+    return Start(committed.offset, StartRule.MOVED if lineage is None else StartRule.COMMITTED, lineage)
+
+
+def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
+    """Logs where partitions start, and by which rule."""
+    if starts:
+        listed = ", ".join(f"{tp} at {start.offset} ({start.rule.value})" for tp, start in sorted(starts.items()))
+        log.info("group %s: starts %s", group_id, listed)
