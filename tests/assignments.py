@@ -9,8 +9,8 @@ from typing import Any
 
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from spark_group_source.group.assignment import Assignors, JoinedMember, decode_assignment
 from spark_group_source.group.assignors.base import PartitionCounts
+from spark_group_source.group.classic.assignment import Assignors, JoinedMember, decode_assignment
 from spark_group_source.offsets import TopicPartition, numbers_by_topic
 
 Case = Mapping[str, Any]

@@ -10,7 +10,7 @@ from protocol_costs.waiting import POLL_S, Options, check_time
 from spark_group_source.clock import Deadline
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership
-from spark_group_source.group.settings import Timings
+from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.wire.cluster import Cluster

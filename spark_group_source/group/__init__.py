@@ -1,5 +1,5 @@
 """A query's part in a consumer group: membership, assigned partitions, committed offsets.
 
 ``member`` runs the ``protocol`` of its group: ``classic`` (join, sync, heartbeat, assignors) or ``consumer`` (KIP-848).
-What a member decides is pure, and lies in ``membership``, ``classic_state`` and ``consumer_state``.
+What a member decides is pure, and lies in ``membership``, the ``states`` of a protocol.
 """

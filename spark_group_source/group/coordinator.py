@@ -20,8 +20,10 @@ from spark_group_source.errors import (
     ProtocolError,
     describe_error_code,
 )
-from spark_group_source.group.membership import ErrorAction, RequestFailed, error_action, fatal
-from spark_group_source.group.settings import CurrentCoordinator, Timings
+from spark_group_source.group.current_coordinator import CurrentCoordinator
+from spark_group_source.group.error_actions import ErrorAction, error_action, fatal
+from spark_group_source.group.membership import RequestFailed
+from spark_group_source.group.timings import Timings
 from spark_group_source.wire.cluster import MIN_BROKER_TIMEOUT, Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.waiting import Interrupted

@@ -14,7 +14,7 @@ from kafka.protocol.api_key import ApiKey
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GROUP_ID_NOT_FOUND, TOPIC_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION, ProtocolError
-from spark_group_source.group.assignment import JoinedMember, decode_assignment, subscribed_topics
+from spark_group_source.group.classic.assignment import JoinedMember, decode_assignment, subscribed_topics
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.offsets import Partitions, TopicPartition
@@ -111,7 +111,7 @@ def _describe_consumer_group(
     client: CoordinatorClient, group_id: str, deadline: Deadline
 ) -> GroupDescription | RequestFailed | None:
     """Returns ``None`` if no group with the protocol of KIP-848 has this id."""
-    from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest  # most groups are classic
+    from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest  # most groups are classic
 
     request = ConsumerGroupDescribeRequest(
         version=versions.CONSUMER_GROUP_DESCRIBE, group_ids=[group_id], include_authorized_operations=False

@@ -12,11 +12,14 @@ from collections.abc import Mapping
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import UNKNOWN_MEMBER_ID, GroupError
+from spark_group_source.group.commits import NO_MEMBERS, GroupOffsets
+from spark_group_source.group.counters import Counters
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.member import AwaitedOffsets
-from spark_group_source.group.membership import ErrorAction, Membership, Phase, RequestFailed
-from spark_group_source.group.offsets import NO_MEMBERS, GroupOffsets
-from spark_group_source.group.protocol import RebalanceListener
-from spark_group_source.group.settings import Counters, GroupSettings, Timings
+from spark_group_source.group.membership import Membership, Phase, RequestFailed
+from spark_group_source.group.rebalance_listener import RebalanceListener
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic

@@ -16,11 +16,12 @@ from typing import Any, Protocol
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.counters import Counters
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import (
     Action,
     AwaitedChanged,
     Close,
-    ErrorAction,
     Event,
     Leave,
     Membership,
@@ -31,8 +32,10 @@ from spark_group_source.group.membership import (
     SessionExtended,
     Tick,
 )
-from spark_group_source.group.protocol import LEAVE_TIMEOUT, GroupProtocol, RebalanceListener
-from spark_group_source.group.settings import Counters, GroupSettings, Timings
+from spark_group_source.group.protocol import LEAVE_TIMEOUT, GroupProtocol
+from spark_group_source.group.rebalance_listener import RebalanceListener
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import Partitions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic
@@ -305,9 +308,9 @@ class Member:
 def _protocol(settings: GroupSettings) -> Callable[..., GroupProtocol]:
     """Imports one protocol only, because every query waits for its imports."""
     if settings.consumer_protocol:
-        from spark_group_source.group.consumer import ConsumerProtocol
+        from spark_group_source.group.consumer.protocol import ConsumerProtocol
 
         return ConsumerProtocol
-    from spark_group_source.group.classic import ClassicProtocol
+    from spark_group_source.group.classic.protocol import ClassicProtocol
 
     return ClassicProtocol

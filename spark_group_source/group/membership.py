@@ -10,148 +10,22 @@
     times out: no heartbeat has succeeded for a session timeout, so the coordinator may have removed this member
 
 Each function returns the new membership and the actions to perform. It uses no thread, socket or clock. The state
-machine of a group protocol (:mod:`.classic_state`, :mod:`.consumer_state`) calls them, and turns :class:`Acknowledge`
-into a request of its protocol.
-
-:data:`ERROR_ACTIONS` says what a member does about each error code of a heartbeat, join, sync or commit. Exceptions:
-:data:`MAY_HEAL`, a join with KIP-848 (``ConsumerProtocol``), and a permission that this query had before: it is retried
-by the rule of :mod:`spark_group_source.grace`.
+machine of a group protocol (:mod:`.classic.states`, :mod:`.consumer.states`) calls them, and turns :class:`Acknowledge`
+into a request of its protocol. :mod:`.error_actions` says which errors end the membership.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TypeVar
 from uuid import UUID
 
-from spark_group_source.errors import (
-    CLUSTER_AUTHORIZATION_FAILED,
-    FENCED_INSTANCE_ID,
-    GROUP_AUTHORIZATION_FAILED,
-    TOPIC_AUTHORIZATION_FAILED,
-    AuthenticationFailed,
-    GroupError,
-    GroupSourceError,
-    describe_error_code,
-)
+from spark_group_source.errors import FENCED_INSTANCE_ID, GroupSourceError
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.offsets import Partitions, TopicPartition
-from spark_group_source.text import names, printable
-
-
-class ErrorAction(Enum):
-    """What a member does about an error."""
-
-    RETRY = auto()
-    """Retry at the same coordinator after a backoff."""
-    REDISCOVER = auto()
-    """Find the coordinator and retry there; membership is kept."""
-    REJOIN = auto()
-    """The group is rebalancing: a classic member joins again with the owned partitions, another only backs off."""
-    MEMBER_ID_REQUIRED = auto()
-    """The coordinator returned this member's id: join again with it."""
-    RESET_GENERATION = auto()
-    """The generation is over: everything owned is lost and may not be committed; join with the same member id."""
-    RESET_MEMBER_ID = auto()
-    """As RESET_GENERATION, but the coordinator does not know the member id: a classic member joins as a new one."""
-    STALE_EPOCH = auto()
-    """The member has a newer epoch than the commit (KIP-848): commit again at once with the epoch of now."""
-    TRIM_METADATA = auto()
-    """The commit's metadata is too long: commit again with short metadata."""
-    SKIP = auto()
-    """The coordinator does not know this partition yet, or any more: the others succeed, and it is retried."""
-    FATAL = auto()
-    """A retry cannot help: the query fails with an error that says what to change."""
-
-
-ERROR_ACTIONS: dict[int, ErrorAction] = {
-    -1: ErrorAction.REDISCOVER,  # UNKNOWN_SERVER_ERROR: a failure within the broker. Kafka's client fails
-    3: ErrorAction.SKIP,  # UNKNOWN_TOPIC_OR_PARTITION
-    7: ErrorAction.REDISCOVER,  # REQUEST_TIMED_OUT
-    12: ErrorAction.TRIM_METADATA,  # OFFSET_METADATA_TOO_LARGE
-    14: ErrorAction.RETRY,  # COORDINATOR_LOAD_IN_PROGRESS
-    15: ErrorAction.REDISCOVER,  # COORDINATOR_NOT_AVAILABLE
-    16: ErrorAction.REDISCOVER,  # NOT_COORDINATOR
-    22: ErrorAction.RESET_GENERATION,  # ILLEGAL_GENERATION
-    23: ErrorAction.FATAL,  # INCONSISTENT_GROUP_PROTOCOL
-    24: ErrorAction.FATAL,  # INVALID_GROUP_ID
-    25: ErrorAction.RESET_MEMBER_ID,  # UNKNOWN_MEMBER_ID
-    26: ErrorAction.FATAL,  # INVALID_SESSION_TIMEOUT
-    27: ErrorAction.REJOIN,  # REBALANCE_IN_PROGRESS
-    28: ErrorAction.RETRY,  # INVALID_COMMIT_OFFSET_SIZE: of the request; a commit without our tag would be a rewind
-    29: ErrorAction.FATAL,  # TOPIC_AUTHORIZATION_FAILED
-    30: ErrorAction.FATAL,  # GROUP_AUTHORIZATION_FAILED
-    31: ErrorAction.FATAL,  # CLUSTER_AUTHORIZATION_FAILED
-    35: ErrorAction.FATAL,  # UNSUPPORTED_VERSION
-    69: ErrorAction.RESET_GENERATION,  # GROUP_ID_NOT_FOUND: the group was deleted
-    79: ErrorAction.MEMBER_ID_REQUIRED,  # MEMBER_ID_REQUIRED
-    81: ErrorAction.FATAL,  # GROUP_MAX_SIZE_REACHED
-    82: ErrorAction.FATAL,  # FENCED_INSTANCE_ID
-    88: ErrorAction.RETRY,  # UNSTABLE_OFFSET_COMMIT
-    100: ErrorAction.SKIP,  # UNKNOWN_TOPIC_ID
-    110: ErrorAction.RESET_GENERATION,  # FENCED_MEMBER_EPOCH
-    111: ErrorAction.RETRY,  # UNRELEASED_INSTANCE_ID: the former process was killed; its session ends by itself
-    112: ErrorAction.FATAL,  # UNSUPPORTED_ASSIGNOR
-    113: ErrorAction.STALE_EPOCH,  # STALE_MEMBER_EPOCH
-    128: ErrorAction.FATAL,  # INVALID_REGULAR_EXPRESSION: this source evaluates its patterns itself, and sends none
-}
-"""Error code to action; any other code is :attr:`ErrorAction.FATAL`, so that no error is ignored."""
-
-MAY_HEAL = {23, 26, 35, 81, 112}
-"""Fatal for a query that has just started, because a setting is wrong. If it was in the group before, the setting of a
-broker or another member has changed, and may change back: during an upgrade the brokers differ."""
-
-_DENIED = {TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
-
-_ADVICE = {
-    23: "Set 'kafka.partition.assignment.strategy' to an assignor that all members have (range for librdkafka, sarama,"
-    " kafka-go and kafka-python, roundrobin for aiokafka) or, on Kafka 4.0 or later, 'kafka.group.protocol' to"
-    " consumer, which shares with any assignor. If the members are no consumers, use another 'kafka.group.id'.",
-    24: "Set 'kafka.group.id' to a group id that the brokers accept.",
-    26: "Set 'kafka.session.timeout.ms' between the brokers' group.min.session.timeout.ms and"
-    " group.max.session.timeout.ms.",
-    29: "Grant the principal READ and DESCRIBE on the topic.",
-    30: "Grant the principal READ on the group.",
-    31: "Grant the principal the permission on the cluster that the brokers' authorizer log names.",
-    35: "The brokers have this group protocol switched off (the feature group.version, or their setting"
-    " group.coordinator.rebalance.protocols): switch it on, or set 'kafka.group.protocol' to classic.",
-    69: "The group has members that are no consumers, or librdkafka leads it with cooperative-sticky, or the brokers"
-    " do not convert its protocol (group.consumer.migration.policy): use another 'kafka.group.id', or set"
-    " 'kafka.group.protocol' to classic.",
-    81: "Raise the brokers' group.max.size, or stop a member of the group.",
-    82: "Another member uses the same 'kafka.group.instance.id': give each query its own.",
-    112: "Set 'kafka.group.remote.assignor' to an assignor of the brokers (group.consumer.assignors).",
-}
-
-
-def error_action(error_code: int) -> ErrorAction:
-    """What to do about an error code other than 0."""
-    return ERROR_ACTIONS.get(error_code, ErrorAction.FATAL)
-
-
-def denied(error: GroupSourceError) -> bool:
-    """Whether a permission is missing or the credentials are wrong, and that is final: a retry cannot help."""
-    return isinstance(error, AuthenticationFailed) or getattr(error, "error_code", None) in _DENIED
-
-
-def fatal(
-    request: str, group: str, error_code: int, topics: Collection[str] = (), broker_message: str | None = None
-) -> GroupError:
-    """The error with which the query fails; it names the topics, if the error code is about topics.
-
-    ``broker_message`` is the broker's explanation, if its response has one.
-    """
-    suffix = f" for {names(set(topics))}" if topics else ""
-    explanation = f" The broker says: {printable(broker_message)}" if broker_message else ""
-    return GroupError(
-        f"{request} of group '{group}' failed with {describe_error_code(error_code)}{suffix}.{explanation}",
-        _ADVICE.get(error_code, ""),
-        error_code=error_code,
-        topics=topics,
-    )
-
 
 NONE: Partitions = frozenset()
 

@@ -22,7 +22,8 @@ from spark_group_source.errors import (
 from spark_group_source.group.assignors import ASSIGNORS
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.description import CONSUMER, DEAD, PROTOCOL_TYPE, REBALANCING, GroupDescription, describe
-from spark_group_source.group.membership import ErrorAction, RequestFailed
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.wire import versions
 from spark_group_source.wire.waiting import sleep

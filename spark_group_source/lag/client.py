@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import BrokerUnavailable, GroupSourceError, OptionError
+from spark_group_source.group.commits import GroupOffsets
 from spark_group_source.group.coordinator import Result, retry_until_response
 from spark_group_source.group.description import GroupDescription
 from spark_group_source.group.membership import RequestFailed
-from spark_group_source.group.offsets import GroupOffsets
 from spark_group_source.lag.model import Sample
 from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.options.parsing import parse_options

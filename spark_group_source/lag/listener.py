@@ -19,7 +19,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from spark_group_source.clock import Clock, LogEvery, monotonic
-from spark_group_source.group.settings import Counters
+from spark_group_source.group.counters import Counters
 from spark_group_source.lag.client import GroupLagClient, ThrottledLagClient
 from spark_group_source.lag.model import LagReport, RateWindow, Sample, SourceProgress, epoch_seconds, source_progress
 

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.settings import Counters
+from spark_group_source.group.counters import Counters
 from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition, parse_latest_offset, parse_progress_offset
 from spark_group_source.text import names
 

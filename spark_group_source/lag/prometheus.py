@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from spark_group_source.group.settings import Counters
+from spark_group_source.group.counters import Counters
 from spark_group_source.lag.model import LagReport, PartitionLag
 
 PREFIX = "kafka_group_source_"

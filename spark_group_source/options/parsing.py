@@ -11,7 +11,8 @@ from typing import Any
 
 from spark_group_source.errors import OptionError
 from spark_group_source.fetch.settings import FetchSettings
-from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import numbers_by_topic
 from spark_group_source.options.checks import (
     ASSIGNED,

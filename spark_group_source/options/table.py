@@ -14,7 +14,8 @@ from dataclasses import MISSING
 from typing import Any
 
 from spark_group_source.fetch.settings import FetchSettings
-from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.options.logins import parse_jaas
 from spark_group_source.options.offset_parsers import (
     parse_end,

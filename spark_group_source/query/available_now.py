@@ -15,9 +15,10 @@ from spark_group_source.errors import (
     GroupSourceError,
     RetriableError,
 )
+from spark_group_source.group.clients import KafkaClients
+from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.description import STABLE, GroupDescription
 from spark_group_source.group.membership import Membership, RequestFailed
-from spark_group_source.group.offsets import CommittedOffset, KafkaClients
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import EARLIEST, LATEST, BatchOffset, Offsets, Partitions, TopicPartition
 from spark_group_source.options.source_options import SourceOptions

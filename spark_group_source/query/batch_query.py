@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DeadlineExceeded, OptionError, raise_or_warn
+from spark_group_source.group.commits import GroupOffsets
 from spark_group_source.group.coordinator import retry_until_response
 from spark_group_source.group.membership import RequestFailed
-from spark_group_source.group.offsets import GroupOffsets
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.offset_specs import EndSpec, FromCommitted, OffsetSpec, StartSpec
 from spark_group_source.options.source_options import SourceOptions, batch_end, batch_start

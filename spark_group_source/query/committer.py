@@ -11,10 +11,12 @@ from typing import Any
 
 from spark_group_source.clock import WARN_EVERY, Deadline, LogEvery
 from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, CommitFailed, describe_error_code
+from spark_group_source.group.clients import KafkaClients
+from spark_group_source.group.commits import COMMIT_TAG, RESET_TAG, CommittedOffset, commit_metadata
+from spark_group_source.group.error_actions import ErrorAction, denied, error_action
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
-from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed, denied, error_action
-from spark_group_source.group.offsets import COMMIT_TAG, RESET_TAG, CommittedOffset, KafkaClients, commit_metadata
+from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.offsets import NO_LINEAGE, Partitions, TopicPartition
 from spark_group_source.options.offset_specs import SpecificOffsets
 from spark_group_source.options.source_options import SourceOptions, stream_start

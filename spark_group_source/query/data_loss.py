@@ -31,9 +31,9 @@ from typing import TypeVar
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import RetriableError, raise_or_warn
+from spark_group_source.group.clients import KafkaClients
 from spark_group_source.group.membership import Membership
-from spark_group_source.group.offsets import KafkaClients
-from spark_group_source.group.settings import Subscription
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, Offsets, TopicPartition
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.offset_tracker import OffsetTracker

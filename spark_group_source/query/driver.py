@@ -15,13 +15,17 @@ from dataclasses import replace
 from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.grace import Permission
+from spark_group_source.group.clients import KafkaClients
+from spark_group_source.group.commits import GroupOffsets
+from spark_group_source.group.counters import Counters
+from spark_group_source.group.current_coordinator import CurrentCoordinator
 from spark_group_source.group.description import MemberDescription
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import BLOCKED_AFTER, Member
 from spark_group_source.group.membership import Membership, RequestFailed
-from spark_group_source.group.offsets import GroupOffsets, KafkaClients
 from spark_group_source.group.protocol import LEAVE_TIMEOUT
-from spark_group_source.group.settings import Counters, CurrentCoordinator, GroupSettings, Timings
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import BatchOffset, Offsets
 from spark_group_source.options.source_options import SourceOptions, stream_start
 from spark_group_source.query.offset_tracker import OffsetTracker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from spark_group_source.group.offsets import CommittedOffset
+from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.offsets import OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.query.starts.pinned import PinnedStarts
 

@@ -50,9 +50,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from spark_group_source.clock import Clock, monotonic
+from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.coordinator import LATE_REQUESTS
 from spark_group_source.group.membership import NO_GENERATION, Membership
-from spark_group_source.group.offsets import CommittedOffset
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition, may_be_same
 from spark_group_source.query.logged_offsets import LoggedOffsets
 from spark_group_source.query.owned_partition import MAX_LOOKUPS, MAX_REJECTIONS, Owned, OwnedPartition

@@ -18,10 +18,10 @@ from spark_group_source.errors import (
     GroupSourceError,
     RetriableError,
 )
+from spark_group_source.group.clients import KafkaClients
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
-from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.offsets import Offsets, Partitions, TopicPartition
 from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.committer import Committer

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from spark_group_source.clock import Backoff, Clock, Deadline
 from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, RetriableError
 from spark_group_source.grace import Permission
-from spark_group_source.group.settings import Subscription
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.query.topics import unreadable
 from spark_group_source.wire.cluster import Cluster

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from spark_group_source.clock import Clock
 from spark_group_source.errors import BrokerError
+from spark_group_source.group.clients import KafkaClients
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import NO_GENERATION, Membership
-from spark_group_source.group.offsets import KafkaClients
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.offsets import (
     BatchOffset,

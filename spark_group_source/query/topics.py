@@ -17,7 +17,7 @@ from spark_group_source.errors import (
     describe_error_code,
     raise_or_warn,
 )
-from spark_group_source.group.settings import Subscription
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import BatchOffset, TopicPartition, may_be_same
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster

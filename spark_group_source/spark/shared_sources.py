@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from spark_group_source.group.settings import Subscription
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.source_options import SourceOptions
 

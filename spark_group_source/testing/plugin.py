@@ -113,7 +113,7 @@ def _import_kafka_quietly() -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer  # noqa: F401
 
-        import spark_group_source.group.consumer_messages  # noqa: F401
+        import spark_group_source.group.consumer.messages  # noqa: F401
 
 
 def _unique(prefix: str) -> str:

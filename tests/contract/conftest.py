@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.classic import MembershipRequests
-from spark_group_source.group.consumer import build_leave
-from spark_group_source.group.consumer_state import ConsumerMembership
+from spark_group_source.group.classic.messages import MembershipRequests
+from spark_group_source.group.commits import CommittedOffset, GroupOffsets
+from spark_group_source.group.consumer.messages import build_leave
+from spark_group_source.group.consumer.states import ConsumerMembership
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
-from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.source_options import SourceOptions

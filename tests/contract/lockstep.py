@@ -23,7 +23,7 @@ from kafka.protocol import admin, consumer, metadata
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka

@@ -13,11 +13,12 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from spark_group_source.clock import BOOT_TIME, Deadline, monotonic
 from spark_group_source.errors import GroupError, ProtocolError
-from spark_group_source.group.consumer import ConsumerProtocol
-from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest
+from spark_group_source.group.commits import CommittedOffset, GroupOffsets
+from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest
+from spark_group_source.group.consumer.protocol import ConsumerProtocol
 from spark_group_source.group.coordinator import CoordinatorClient
-from spark_group_source.group.membership import ErrorAction, Phase, RequestFailed
-from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.membership import Phase, RequestFailed
 from spark_group_source.testing import EmbeddedKafka
 from tests.conftest import WITHOUT_KIP_848, needs_kip_848
 from tests.contract.conftest import CONSUMER_BASE, TIMEOUT_S, Bench, Query, eventually

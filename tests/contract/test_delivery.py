@@ -13,7 +13,7 @@ import pytest
 from kafka.errors import TopicAlreadyExistsError
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.offsets import COMMIT_TAG
+from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from tests.contract.conftest import Bench, Query, eventually
 from tests.fake import FakeKafka

@@ -17,7 +17,7 @@ import pytest
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.group import classic
+from spark_group_source.group.classic import protocol as classic_protocol
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
@@ -107,7 +107,7 @@ def timed(call: Callable[[], Answer]) -> Answer:
 def test_a_network_fault_at_any_step_loses_and_repeats_nothing(
     on_fake: Bench, monkeypatch: pytest.MonkeyPatch, api: str, fault: Fault
 ) -> None:
-    monkeypatch.setattr(classic, "JOIN_SLACK", TIMEOUT_S)
+    monkeypatch.setattr(classic_protocol, "JOIN_SLACK", TIMEOUT_S)
     mine = replace(fault, only=lambda request: request.header.client_id.startswith(CLIENT))
 
     def rows(part: OffsetRange) -> Rows:
@@ -203,7 +203,7 @@ def test_a_network_fault_before_a_real_kafka_loses_and_repeats_nothing(
     api: str,
     fault: str,
 ) -> None:
-    monkeypatch.setattr(classic, "JOIN_SLACK", TIMEOUT_S)
+    monkeypatch.setattr(classic_protocol, "JOIN_SLACK", TIMEOUT_S)
     kafka, proxy = behind_proxy
     with closing(Bench(kafka, kafka.create_topic(unique("proxied"), partitions=4), group, BASES[protocol])) as bench:
         wire = WireOptions(bench.options().wire.bootstrap_servers, CLIENT, request_timeout=TIMEOUT_S)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.group.offsets import GroupOffsets
+from spark_group_source.group.commits import GroupOffsets
 from spark_group_source.wire import versions
 from tests.contract.conftest import Bench, eventually
 from tests.fake import Fault

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from spark_group_source.errors import CheckpointError
-from spark_group_source.group.offsets import commit_metadata
+from spark_group_source.group.commits import commit_metadata
 from spark_group_source.offsets import BatchOffset
 from tests.contract.conftest import Bench, Query, eventually
 from tests.contract.test_delivery import spans, stood_at

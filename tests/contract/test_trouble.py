@@ -17,8 +17,9 @@ from spark_group_source.errors import (
     TopicError,
     describe_error_code,
 )
-from spark_group_source.group.membership import ERROR_ACTIONS, ErrorAction, Phase, denied
-from spark_group_source.group.offsets import COMMIT_TAG, CommittedOffset, commit_metadata
+from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset, commit_metadata
+from spark_group_source.group.error_actions import ERROR_ACTIONS, ErrorAction, denied
+from spark_group_source.group.membership import Phase
 from spark_group_source.query import topics
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
@@ -114,7 +115,7 @@ def test_spark_goes_on_while_a_commit_is_under_way_but_only_for_one_batch(on_fak
 def test_a_commit_in_several_requests_retries_only_unconfirmed_offsets(
     on_fake: Bench, fake: FakeKafka, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_group_source.group.offsets.COMMIT_BYTES", 1)  # a request for each partition
+    monkeypatch.setattr("spark_group_source.group.commits.COMMIT_BYTES", 1)  # a request for each partition
     on_fake.produce(5, 5, 5, 5)
     query = on_fake.start(offsetCommit_retryIntervalMs="1000")  # not before the test checks it
     query.begin()
@@ -543,7 +544,7 @@ def test_a_new_static_member_waits_for_a_revocation_and_does_not_rejoin(on_fake:
 def test_a_member_waits_for_an_unreleased_instance_id_and_warns_each_minute(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spark_group_source.group.protocol.WARN_EVERY", 0.05)
+    monkeypatch.setattr("spark_group_source.group.heartbeats.WARN_EVERY", 0.05)
     on_fake.next("JoinGroup", Fault(error=111), times=10_000)
     query = on_fake.join(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
     eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")

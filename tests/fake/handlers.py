@@ -11,7 +11,7 @@ from typing import Any
 
 from kafka.protocol.consumer import FetchResponse, LeaveGroupRequest
 
-from spark_group_source.group.consumer_messages import ConsumerGroupHeartbeatRequest
+from spark_group_source.group.consumer.messages import ConsumerGroupHeartbeatRequest
 from spark_group_source.wire.versions import GROUP_VERSION
 from tests.fake.classic_group import EMPTY, INCONSISTENT_PROTOCOL, NOT_COORDINATOR, UNKNOWN_MEMBER
 from tests.fake.consumer_group import JOIN, UNKNOWN_GROUP, UNSUPPORTED_VERSION, invalid

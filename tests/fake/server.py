@@ -13,7 +13,7 @@ from typing import Any
 
 from kafka.protocol import admin, consumer, metadata, sasl
 
-from spark_group_source.group.consumer_messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from tests.fake.faults import Fault, Faults, respond
 
 KINDS = (

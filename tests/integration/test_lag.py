@@ -16,7 +16,7 @@ from prometheus_client import REGISTRY
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.query import StreamingQueryManager
 
-from spark_group_source.group.settings import Counters
+from spark_group_source.group.counters import Counters
 from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.model import LagReport

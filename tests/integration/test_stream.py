@@ -13,7 +13,7 @@ import pytest
 from pyspark import __version__ as pyspark_version
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from spark_group_source.group.offsets import COMMIT_TAG
+from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.testing.kafka import EmbeddedKafka
 from tests.integration import query_process
 from tests.integration.conftest import Read, Stream

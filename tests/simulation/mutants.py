@@ -118,7 +118,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "A8",
         8,
         "a static KIP-848 member whose join got no answer is rejected until its own session ends",
-        (("group/consumer.py", " or error_code == UNRELEASED_INSTANCE_ID):", "):"),),
+        (("group/consumer/protocol.py", " or error_code == UNRELEASED_INSTANCE_ID):", "):"),),
     ),
     Mutant(
         "A9",
@@ -170,15 +170,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "each client keeps its own coordinator: a new owner starts at the offsets of a former one",
         (
             ("group/coordinator.py", " or self._broker_id != self._current.id", ""),
-            ("group/offsets.py", "self._client.connect_to_known(deadline)", "self._client.connect(deadline)"),
-            ("group/offsets.py", " self._settings.consumer_protocol and", " False and"),
+            ("group/commits.py", "self._client.connect_to_known(deadline)", "self._client.connect(deadline)"),
+            ("group/commits.py", " self._settings.consumer_protocol and", " False and"),
         ),
     ),
     Mutant(
         "A14",
         7,
         "a member ends with its query when a broker without its protocol or assignor answers, or the group is full",
-        (("group/membership.py", "MAY_HEAL = {23, 26, 35, 81, 112}", "MAY_HEAL = {23, 26}"),),
+        (("group/error_actions.py", "MAY_HEAL = {23, 26, 35, 81, 112}", "MAY_HEAL = {23, 26}"),),
     ),
     Mutant(
         "A15",
@@ -256,7 +256,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M11",
         3,
         "a classic member counts its session from the answer of a heartbeat, and reads on after its end",
-        (("group/classic.py", " session_ends)", " self.clock() + self.settings.session_timeout)"),),
+        (("group/classic/protocol.py", " session_ends)", " self.clock() + self.settings.session_timeout)"),),
     ),
     Mutant(
         "M12",
@@ -280,7 +280,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M16",
         3,
         "a KIP-848 member owns a recreated topic before the batch that reads the former one has ended",
-        (("group/consumer_state.py", " and topic_ids.get(names[topic_id], topic_id) == topic_id", ""),),
+        (("group/consumer/states.py", " and topic_ids.get(names[topic_id], topic_id) == topic_id", ""),),
     ),
     Mutant(
         "M17",
@@ -452,7 +452,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M41",
         7,
         "the join of a new member is not given up when its coordinator moves: it waits for the rebalance timeout",
-        (("group/classic.py", "self._find_coordinator()", "None"),),
+        (("group/classic/protocol.py", "self._find_coordinator()", "None"),),
     ),
     Mutant(
         "M42",
@@ -465,8 +465,12 @@ MUTANTS: tuple[Mutant, ...] = (
         8,
         "a KIP-848 query that ends before its join is answered leaves a ghost member",
         (
-            ("group/consumer.py", "        self._joined = True\n", ""),
-            ("group/consumer.py", "confirm_generation()\n", "confirm_generation()\n        self._joined = True\n"),
+            ("group/consumer/protocol.py", "        self._joined = True\n", ""),
+            (
+                "group/consumer/protocol.py",
+                "confirm_generation()\n",
+                "confirm_generation()\n        self._joined = True\n",
+            ),
         ),
     ),
     Mutant(
@@ -475,7 +479,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "one broker that does not know a partition leaves it without an owner, while the others do not answer",
         (
             (
-                "group/topics.py",
+                "group/topic_view.py",
                 "is_confirmed(len(responses), max(self._brokers, len(self._cluster.broker_ids())))",
                 "len(responses) > 0",
             ),
@@ -485,21 +489,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "M45",
         9,
         "what a static classic member was revoking when it died has no owner after its return",
-        (("group/classic.py", "if self._returned is not False:", "if False:"),),
+        (("group/classic/protocol.py", "if self._returned is not False:", "if False:"),),
     ),
     Mutant(
         "M46",
         9,
         "a KIP-848 member never reports a revocation that ended while a heartbeat was pending",
-        (("group/consumer_state.py", "answered=event.sent if", "answered=membership.report if"),),
+        (("group/consumer/states.py", "answered=event.sent if", "answered=membership.report if"),),
     ),
     Mutant(
         "M47",
         9,
         "a KIP-848 member whose heartbeat got no answer does not ask for its assignment again",
         (
-            ("group/consumer_state.py", "replace(membership, answered=None)", "membership"),
-            ("group/consumer.py", "replace(me, answered=None) if sent_at < self._late_until else me", "me"),
+            ("group/consumer/states.py", "replace(membership, answered=None)", "membership"),
+            ("group/consumer/protocol.py", "replace(me, answered=None) if sent_at < self._late_until else me", "me"),
         ),
     ),
     Mutant(

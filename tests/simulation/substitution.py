@@ -29,8 +29,8 @@ MAX_LOOKS = 100_000
 MODULES = (
     "spark_group_source.spark.stream",
     "spark_group_source.query.driver",
-    "spark_group_source.group.classic",
-    "spark_group_source.group.consumer",
+    "spark_group_source.group.classic.protocol",
+    "spark_group_source.group.consumer.protocol",
     "spark_group_source.group.manual_assignment",
     "spark_group_source.fetch.reader",
     "spark_group_source.query.size_samples",

@@ -20,7 +20,7 @@ from uuid import UUID
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from spark_group_source.errors import TopicError
-from spark_group_source.group.classic import JOIN_SLACK
+from spark_group_source.group.classic.protocol import JOIN_SLACK
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange
 from spark_group_source.query.end_offsets import TRUNCATION_INTERVAL
 from tests.fake import FakeKafka

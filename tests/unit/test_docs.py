@@ -99,13 +99,14 @@ def test_each_sentence_of_the_contract_has_its_tests() -> None:
 def test_the_map_of_the_design_has_each_module_once() -> None:
     """A directory with a noun of its own covers its modules; ``__init__.py`` needs no line."""
     code = next(code for _, code in CODE.findall(DESIGN.read_text()) if code.startswith("errors.py"))
-    named, directory = [], ""
-    for indent, name, noun in re.findall(r"^( {2}|)(\S+) *(.*)$", code, re.M):
-        directory = directory if indent else ""
+    named: list[str] = []
+    directories: list[str] = []
+    for indent, name, noun in re.findall(r"^((?: {2})*)(\S+) *(.*)$", code, re.M):
+        directories = directories[: len(indent) // 2]
         if noun:
-            named.append(directory + name)
+            named.append("".join([*directories, name]))
         else:
-            directory = name
+            directories.append(name)
     covered = tuple(name for name in named if name.endswith("/"))
     modules = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
     assert sorted(named) == sorted([*covered, *(each for each in modules if not each.startswith(covered))])

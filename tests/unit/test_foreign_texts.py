@@ -17,7 +17,7 @@ from spark_group_source.group.description import (
     interpret,
     interpret_consumer_group,
 )
-from spark_group_source.group.membership import fatal
+from spark_group_source.group.error_actions import fatal
 from spark_group_source.lag.model import LagReport, PartitionLag, Sample
 from spark_group_source.lag.report import Snapshot, text
 from spark_group_source.offsets import OffsetRange, TopicPartition

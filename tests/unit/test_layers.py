@@ -12,8 +12,8 @@ PACKAGE = Path(spark_group_source.__file__).parent
 PURE = """
 errors text varints clock offsets options.parsing options.checks options.table options.source_options
 options.offset_json options.offset_parsers options.offset_specs options.unsupported_names
-query.start_specs query.limits query.starts.rules query.starts.resolver group.membership group.classic_state
-group.consumer_state group.offsets group.description lag.model
+query.start_specs query.limits query.starts.rules query.starts.resolver group.membership
+group.error_actions group.classic.states group.consumer.states group.commits group.description lag.model
 """
 SPARK_DOORS = """
 spark.schema spark.stream spark.notifications.set_up spark.batch spark.source spark.filters spark.tasks spark.bytecode
@@ -70,7 +70,12 @@ def test_packages_import_only_lower_layers() -> None:
 
 
 def test_options_import_only_the_settings_of_tasks_and_members() -> None:
-    allowed = {"fetch.settings", "group.settings", "group.assignors"}  # the last when an option names one
+    allowed = {
+        "fetch.settings",
+        "group.settings",
+        "group.subscription",
+        "group.assignors",
+    }  # the last when an option names one
     used = {each for path in (PACKAGE / "options").glob("*.py") for each in ours(path)}
     assert {each for each in used if each.startswith(("fetch", "group"))} == allowed
 

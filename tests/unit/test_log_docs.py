@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import spark_group_source
-from spark_group_source.group.settings import Counters
+from spark_group_source.group.counters import Counters
 from spark_group_source.lag.prometheus import PREFIX, LagCollector
 
 PACKAGE = Path(spark_group_source.__file__).parent

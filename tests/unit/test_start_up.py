@@ -71,8 +71,8 @@ def test_a_process_imports_no_clients_and_the_source_and_its_reader_no_membershi
 def test_a_query_imports_its_own_group_protocol_only(protocol: str) -> None:
     code = DRIVER + 'Driver(parsed("127.0.0.1:1", {"kafka.group.protocol": sys.argv[1]}))'
     names = imported(code, protocol)
-    protocols = [f"spark_group_source.group.{each}" for each in ("classic", "consumer")]
-    assert [each for each in protocols if each in names] == [f"spark_group_source.group.{protocol}"]
+    protocols = [f"spark_group_source.group.{each}.protocol" for each in ("classic", "consumer")]
+    assert [each for each in protocols if each in names] == [f"spark_group_source.group.{protocol}.protocol"]
 
 
 def test_modules_needed_after_the_join_are_imported_before_the_wait_for_it(fake: FakeKafka) -> None:

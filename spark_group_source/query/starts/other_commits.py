@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.offsets import CommittedOffset
+from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.options.offset_specs import SpecificOffsets, StartSpec, number_in_json
 from spark_group_source.text import some

@@ -32,8 +32,9 @@ from typing import TypeVar
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DeadlineExceeded, OptionError, RetriableError, raise_or_warn
+from spark_group_source.group.clients import KafkaClients
+from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.membership import Membership, RequestFailed
-from spark_group_source.group.offsets import CommittedOffset, KafkaClients
 from spark_group_source.offsets import (
     BatchOffset,
     OffsetRange,

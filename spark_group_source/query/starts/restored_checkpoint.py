@@ -16,7 +16,7 @@ import logging
 from collections.abc import Mapping
 
 from spark_group_source.errors import CheckpointError
-from spark_group_source.group.offsets import CommittedOffset
+from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.offsets import OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.query.logged_offsets import LoggedOffsets
 from spark_group_source.text import some

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from spark_group_source.group.offsets import CommittedOffset
+from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.offsets import NO_LINEAGE, UNKNOWN_EPOCH, OffsetRange, TopicPartition
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ import pytest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.assignment import Assignors, JoinedMember, decode_assignment, subscribed_topics
 from spark_group_source.group.assignors import ASSIGNORS
 from spark_group_source.group.assignors.base import PartitionCounts
+from spark_group_source.group.classic.assignment import Assignors, JoinedMember, decode_assignment, subscribed_topics
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire.metadata import Broker, Metadata, Topic
 from tests.assignments import JAVAS, Case, is_complete, ours

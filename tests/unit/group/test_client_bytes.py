@@ -16,17 +16,19 @@ from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.assignment import Assignors, JoinedMember, read_assignment
 from spark_group_source.group.assignors import ASSIGNORS
 from spark_group_source.group.assignors.base import PartitionCounts
-from spark_group_source.group.classic import JoinResult, MembershipRequests
-from spark_group_source.group.classic_state import Joined
-from spark_group_source.group.consumer import build_leave, build_request
-from spark_group_source.group.consumer_state import ConsumerMembership
+from spark_group_source.group.classic.assignment import Assignors, JoinedMember, read_assignment
+from spark_group_source.group.classic.messages import JoinResult, MembershipRequests
+from spark_group_source.group.classic.states import Joined
+from spark_group_source.group.commits import CommittedOffset, GroupOffsets
+from spark_group_source.group.consumer.messages import build_leave, build_request
+from spark_group_source.group.consumer.states import ConsumerMembership
 from spark_group_source.group.coordinator import WhileWaiting
-from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed
-from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
-from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.membership import Membership, RequestFailed
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.settings import WireOptions
 

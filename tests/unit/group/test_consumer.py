@@ -19,17 +19,20 @@ import pytest
 
 import spark_group_source
 from spark_group_source.clock import Deadline
-from spark_group_source.group.consumer import ConsumerProtocol, build_leave, build_request
-from spark_group_source.group.consumer_messages import (
+from spark_group_source.group.consumer.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    build_leave,
+    build_request,
 )
-from spark_group_source.group.consumer_state import ConsumerMembership, Heartbeat
+from spark_group_source.group.consumer.protocol import ConsumerProtocol
+from spark_group_source.group.consumer.states import ConsumerMembership, Heartbeat
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Phase
-from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic
@@ -229,6 +232,6 @@ def test_the_schemas_load_from_a_zip(tmp_path: Path) -> None:
     with zipfile.ZipFile(archive, "w") as file:
         for path in (path for path in package.rglob("*") if path.suffix in (".py", ".json")):
             file.write(path, path.relative_to(package.parent))
-    command = [sys.executable, "-c", "from spark_group_source.group import consumer_messages as m; print(m.__file__)"]
+    command = [sys.executable, "-c", "from spark_group_source.group.consumer import messages as m; print(m.__file__)"]
     printed = subprocess.check_output(command, text=True, timeout=90, env={"PYTHONPATH": str(archive)}, cwd=tmp_path)
     assert printed.startswith(str(archive))

@@ -13,7 +13,8 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 from spark_group_source.clock import Deadline
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.description import GroupDescription, MemberDescription, describe
-from spark_group_source.group.membership import ErrorAction, RequestFailed
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.membership import RequestFailed
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from spark_group_source import clock
-from spark_group_source.group import protocol
-from spark_group_source.group.membership import ErrorAction, RequestFailed
-from spark_group_source.group.protocol import PROMPT_JOINS, Heartbeats
-from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.group import heartbeats
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.heartbeats import PROMPT_JOINS, Heartbeats
+from spark_group_source.group.membership import RequestFailed
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.wire.settings import WireOptions
 from tests.unit.hand_clock import Hand
 
@@ -20,7 +22,7 @@ from tests.unit.hand_clock import Hand
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds of each wait, without jitter."""
     waited: list[float] = []
-    monkeypatch.setattr(protocol, "sleep", lambda seconds, deadline: waited.append(seconds))
+    monkeypatch.setattr(heartbeats, "sleep", lambda seconds, deadline: waited.append(seconds))
     monkeypatch.setattr(clock.Backoff.__init__, "__defaults__", (0.0, clock.RANDOM.random))
     return waited
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spark_group_source.group import classic_state, consumer_state
-from spark_group_source.group.classic_state import (
+from spark_group_source.group.classic import states as classic_states
+from spark_group_source.group.classic.states import (
     ClassicMembership,
     HeartbeatSucceeded,
     Join,
@@ -18,7 +18,8 @@ from spark_group_source.group.classic_state import (
     Sync,
     Synced,
 )
-from spark_group_source.group.consumer_state import (
+from spark_group_source.group.consumer import states as consumer_states
+from spark_group_source.group.consumer.states import (
     ConsumerMembership,
     FindTopics,
     Heartbeat,
@@ -28,6 +29,7 @@ from spark_group_source.group.consumer_state import (
     TopicIdPartition,
     TopicsFound,
 )
+from spark_group_source.group.error_actions import ErrorAction, error_action, fatal
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import (
     SESSION_TIMED_OUT,
@@ -36,7 +38,6 @@ from spark_group_source.group.membership import (
     AwaitBackoff,
     AwaitedChanged,
     Close,
-    ErrorAction,
     Event,
     Leave,
     Lost,
@@ -44,8 +45,6 @@ from spark_group_source.group.membership import (
     RequestFailed,
     Revoked,
     Tick,
-    error_action,
-    fatal,
 )
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.options.parsing import parse_options
@@ -65,7 +64,7 @@ AGAIN = {"classic": (Phase.JOINING, Join()), "consumer": (Phase.STABLE, Heartbea
 
 
 def run(state: Any, *events: Event, at: float = 0.0) -> tuple[Any, list[Action]]:
-    step: Any = classic_state.step if isinstance(state, ClassicMembership) else consumer_state.step
+    step: Any = classic_states.step if isinstance(state, ClassicMembership) else consumer_states.step
     actions: list[Action] = []
     for event in events:
         state, actions = step(state, event, at, REVOCATION_TIMEOUT)

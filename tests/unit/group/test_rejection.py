@@ -11,9 +11,11 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupError
 from spark_group_source.group import rejection
 from spark_group_source.group.description import GroupDescription, MemberDescription
-from spark_group_source.group.membership import ErrorAction, RequestFailed, fatal
+from spark_group_source.group.error_actions import ErrorAction, fatal
+from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.rejection import explain
-from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.wire.settings import WireOptions
 
 MEMBERS = (MemberDescription("m", "aiokafka-1", "10.0.0.1"), MemberDescription("n", "aiokafka-2", "10.0.0.2"))

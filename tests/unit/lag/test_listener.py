@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from spark_group_source.errors import BrokerUnavailable
-from spark_group_source.group.settings import Counters
+from spark_group_source.group.counters import Counters
 from spark_group_source.lag import listener as module
 from spark_group_source.lag.client import GroupLagClient, ThrottledLagClient
 from spark_group_source.lag.listener import LagListener

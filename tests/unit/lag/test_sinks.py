@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_fd_to_metric_families
 
-from spark_group_source.group.settings import Counters
+from spark_group_source.group.counters import Counters
 from spark_group_source.lag.listener import LogSink
 from spark_group_source.lag.model import Rates
 from spark_group_source.lag.prometheus import PrometheusFile

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from operator import attrgetter
 
-from spark_group_source.group.settings import Subscription
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS

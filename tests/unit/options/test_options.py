@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import MAX_OFFSET
 from spark_group_source.options import values
 from spark_group_source.options.parsing import parse_options

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, OptionError
 from spark_group_source.fetch.messages import FetchPartition, build_request
-from spark_group_source.group import consumer
-from spark_group_source.group.classic import MembershipRequests
-from spark_group_source.group.consumer_state import ConsumerMembership
-from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed
-from spark_group_source.group.offsets import CommittedOffset, GroupOffsets, commit_metadata
+from spark_group_source.group.classic.messages import MembershipRequests
+from spark_group_source.group.commits import CommittedOffset, GroupOffsets, commit_metadata
+from spark_group_source.group.consumer import messages
+from spark_group_source.group.consumer.states import ConsumerMembership
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.offsets import MAX_OFFSET, TopicPartition
 from spark_group_source.options import values
@@ -107,7 +108,7 @@ def requests_of(options: SourceOptions) -> Iterator[Any]:
     committed.commit(me, {TP: CommittedOffset(offset, metadata)}, after(), {})
     committed.committed([TP], after())
     yield from recorder.requests
-    yield consumer.build_request(ConsumerMembership(member_id="m", topics=frozenset({"t"})), group)
+    yield messages.build_request(ConsumerMembership(member_id="m", topics=frozenset({"t"})), group)
     built: list[Any] = []
     searching = Cluster(wire)
 

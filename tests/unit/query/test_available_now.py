@@ -18,10 +18,13 @@ from spark_group_source.errors import (
     GroupSourceError,
     TopicError,
 )
+from spark_group_source.group.clients import KafkaClients
+from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset
 from spark_group_source.group.description import GroupDescription, MemberDescription
-from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed
-from spark_group_source.group.offsets import COMMIT_TAG, CommittedOffset, KafkaClients
-from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.membership import Membership, RequestFailed
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import available_now

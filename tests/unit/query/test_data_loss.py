@@ -18,9 +18,10 @@ from spark_group_source.errors import BrokerUnavailable, DataLoss, TopicError
 from spark_group_source.fetch import reader
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.group.clients import KafkaClients
+from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.group.membership import Membership
-from spark_group_source.group.offsets import COMMIT_TAG, KafkaClients
-from spark_group_source.group.settings import Timings
+from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import available_now, data_loss, end_offsets, topics

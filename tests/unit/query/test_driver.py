@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from spark_group_source.errors import GroupSourceError, OptionError
+from spark_group_source.group.commits import COMMIT_TAG
 from spark_group_source.group.description import GroupDescription, MemberDescription
-from spark_group_source.group.membership import ErrorAction, RequestFailed
-from spark_group_source.group.offsets import COMMIT_TAG
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.membership import RequestFailed
 from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.query.driver import REPORT_INTERVAL, Driver, log_other_members
 from tests.drivers import drivers, spans

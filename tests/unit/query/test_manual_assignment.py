@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_group_source.errors import DataLoss, GroupError, TopicError
-from spark_group_source.group.offsets import COMMIT_TAG, commit_metadata
+from spark_group_source.group.commits import COMMIT_TAG, commit_metadata
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.query import available_now, topics
 from spark_group_source.query.driver import Driver

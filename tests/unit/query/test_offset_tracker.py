@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
+from spark_group_source.group.commits import CommittedOffset, commit_metadata
 from spark_group_source.group.membership import Membership
-from spark_group_source.group.offsets import CommittedOffset, commit_metadata
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.owned_partition import MAX_REJECTIONS

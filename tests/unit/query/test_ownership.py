@@ -25,9 +25,11 @@ from spark_group_source.errors import (
     GroupSourceError,
     OptionError,
 )
-from spark_group_source.group.membership import ErrorAction, Membership, Phase, RequestFailed
-from spark_group_source.group.offsets import RESET_TAG, CommitResult, CommittedOffset, KafkaClients, commit_metadata
-from spark_group_source.group.settings import Counters
+from spark_group_source.group.clients import KafkaClients
+from spark_group_source.group.commits import RESET_TAG, CommitResult, CommittedOffset, commit_metadata
+from spark_group_source.group.counters import Counters
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.offset_tracker import OffsetTracker

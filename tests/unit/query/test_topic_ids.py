@@ -12,7 +12,7 @@ import pytest
 
 from spark_group_source.clock import monotonic
 from spark_group_source.errors import TopicError
-from spark_group_source.group.settings import Subscription
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.query import topics
 from spark_group_source.query.topics import TopicIds, TopicValidator
 from spark_group_source.wire.cluster import Cluster

@@ -13,7 +13,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, GroupError, OptionError, TopicError
-from spark_group_source.group.settings import Counters
+from spark_group_source.group.counters import Counters
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver

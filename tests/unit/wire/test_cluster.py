@@ -15,7 +15,7 @@ from spark_group_source.clock import WARN_EVERY, Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupError
 from spark_group_source.fetch import messages
 from spark_group_source.fetch.messages import FetchPartition
-from spark_group_source.group import consumer_messages
+from spark_group_source.group.consumer import messages as group_messages
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import KEEP_TOPICS, Cluster
@@ -255,7 +255,7 @@ def test_the_throttle_times_of_the_first_and_of_an_undecoded_response_count(fake
 
 
 def test_responses_begin_with_the_throttle_time() -> None:
-    modules = (consumer, metadata, admin, consumer_messages)
+    modules = (consumer, metadata, admin, group_messages)
     for api, version in [
         *((key, known[1]) for key, known in versions.KNOWN.items() if "Sasl" not in key.name),
         *versions.CONSUMER_PROTOCOL.items(),

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.group.classic import JoinResult, MembershipRequests
+from spark_group_source.group.classic.messages import JoinResult, MembershipRequests
+from spark_group_source.group.commits import CommittedOffset, GroupOffsets
 from spark_group_source.group.coordinator import WhileWaiting, retry_until_response
-from spark_group_source.group.membership import ErrorAction, Membership, RequestFailed
-from spark_group_source.group.offsets import CommittedOffset, GroupOffsets
-from spark_group_source.group.settings import GroupSettings, Subscription
+from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.membership import Membership, RequestFailed
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions

@@ -29,8 +29,10 @@ from spark_group_source.errors import (
 )
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.description import GroupDescription, describe
-from spark_group_source.group.membership import NO_GENERATION, ErrorAction, Membership, RequestFailed, error_action
-from spark_group_source.group.settings import GroupSettings, Timings
+from spark_group_source.group.error_actions import ErrorAction, error_action
+from spark_group_source.group.membership import NO_GENERATION, Membership, RequestFailed
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import (
     NO_LINEAGE,
     UNKNOWN_EPOCH,
@@ -41,7 +43,6 @@ from spark_group_source.offsets import (
 )
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.identity import ClusterIdentity
 
 COMMIT_TAG = "spark-group-source"
 """Start of the metadata of every commit of this source. ``kafka-consumer-groups --reset-offsets`` writes empty
@@ -386,19 +387,3 @@ def _commit_error_codes(response: Any, topic_ids: Mapping[TopicPartition, str]) 
         for part in topic.partitions:
             codes[TopicPartition(name, part.partition_index)] = part.error_code
     return codes
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaClients:
-    """One thread's clients for the logs and for the group's offsets."""
-
-    cluster: Cluster
-    offsets: GroupOffsets
-
-    @classmethod
-    def connect(
-        cls, settings: GroupSettings, timings: Timings, identity: ClusterIdentity | None = None
-    ) -> KafkaClients:
-        """Clients with connections of their own, which open on first use. Those of one query share ``identity``."""
-        cluster = Cluster(settings.wire, identity=identity)
-        return cls(cluster, GroupOffsets(cluster, settings, timings))

@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import uuid
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
-
-from kafka.protocol.api_key import ApiKey
 
 from spark_group_source.clock import Clock, Deadline, Wakeup
 from spark_group_source.errors import (
@@ -23,25 +20,24 @@ from spark_group_source.errors import (
     RetriableError,
 )
 from spark_group_source.grace import Permission
-from spark_group_source.group.consumer_messages import ConsumerGroupHeartbeatRequest
-from spark_group_source.group.consumer_state import (
+from spark_group_source.group.consumer.messages import build_leave, build_request, interpret
+from spark_group_source.group.consumer.session_timeout import session_timeout
+from spark_group_source.group.consumer.states import (
     ConsumerMembership,
     FindTopics,
     Heartbeat,
-    HeartbeatAnswered,
-    Report,
     Subscribed,
-    TopicIdPartition,
     TopicsFound,
     step,
 )
 from spark_group_source.group.coordinator import LATE_REQUESTS, CoordinatorClient
-from spark_group_source.group.membership import NO_GENERATION, Action, ErrorAction, Phase, RequestFailed, fatal
+from spark_group_source.group.error_actions import ErrorAction, fatal
+from spark_group_source.group.membership import NO_GENERATION, Action, Phase, RequestFailed
 from spark_group_source.group.protocol import GroupProtocol
-from spark_group_source.group.settings import GroupSettings, Timings
-from spark_group_source.group.topics import TopicView
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.timings import Timings
+from spark_group_source.group.topic_view import TopicView
 from spark_group_source.text import names, printable
-from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic, partitions_of
 from spark_group_source.wire.stale_metadata import known_ids
@@ -50,108 +46,6 @@ if TYPE_CHECKING:
     from spark_group_source.group.member import Member
 
 log = logging.getLogger(__name__)
-
-JOIN = 0
-"""The epoch of a heartbeat that joins the group."""
-
-LEAVE = -1
-"""The epoch of a heartbeat that leaves the group."""
-
-LEAVE_FOR_NOW = -2
-"""The epoch of a static member's last heartbeat: its next run gets the same partitions, within the session."""
-
-
-def build_request(me: ConsumerMembership, settings: GroupSettings) -> Any:
-    """Builds a heartbeat that reports everything to a new coordinator, and to another only what has changed.
-
-    The instance id goes with every heartbeat: without it, the coordinator would not detect a fenced static member.
-    """
-    report, answered = me.report, me.answered
-    request = _request(me, settings, max(JOIN, report.generation))
-    if answered is None:
-        request.rack_id = settings.wire.rack
-        request.rebalance_timeout_ms = round(settings.rebalance_timeout * 1000)
-        request.server_assignor = settings.remote_assignor
-    if answered is None or answered.topics != report.topics:
-        request.subscribed_topic_names = sorted(report.topics)
-    if answered is None or answered.owned != report.owned:
-        request.topic_partitions = _by_topic(report.owned)
-    return request
-
-
-def build_leave(me: ConsumerMembership, settings: GroupSettings) -> Any:
-    """Builds the last heartbeat. A static member leaves for now, unless it is to leave with its query."""
-    for_now = settings.instance_id is not None and not settings.static_leaves
-    return _request(me, settings, LEAVE_FOR_NOW if for_now else LEAVE)
-
-
-def _request(me: ConsumerMembership, settings: GroupSettings, epoch: int) -> Any:
-    return ConsumerGroupHeartbeatRequest(
-        version=versions.CONSUMER_GROUP_HEARTBEAT,
-        group_id=settings.group_id,
-        member_id=me.member_id,
-        member_epoch=epoch,
-        instance_id=settings.instance_id,
-    )
-
-
-def _by_topic(partitions: Iterable[TopicIdPartition]) -> list[Any]:
-    numbers: dict[UUID, list[int]] = defaultdict(list)
-    for topic_id, number in sorted(partitions):
-        numbers[topic_id].append(number)
-    return [
-        ConsumerGroupHeartbeatRequest.TopicPartitions(
-            version=versions.CONSUMER_GROUP_HEARTBEAT, topic_id=topic_id, partitions=partitions
-        )
-        for topic_id, partitions in numbers.items()
-    ]
-
-
-def interpret(response: Any, sent: Report, session_ends: float) -> HeartbeatAnswered:
-    """Reads the response to the heartbeat with the report ``sent``, a response without an error."""
-    assignment = None
-    if response.assignment is not None:
-        assignment = frozenset(
-            TopicIdPartition(topic.topic_id, number)
-            for topic in response.assignment.topic_partitions
-            for number in topic.partitions
-        )
-    return HeartbeatAnswered(
-        sent, response.member_epoch, assignment, response.heartbeat_interval_ms / 1000, session_ends
-    )
-
-
-GROUP, BROKER = 32, 4
-"""Types of resources: org.apache.kafka.common.config.ConfigResource. Kafka knows groups from 4.0 on."""
-
-NAMES = {GROUP: "consumer.session.timeout.ms", BROKER: "group.consumer.session.timeout.ms"}
-
-
-def session_timeout(client: CoordinatorClient, group_id: str, deadline: Deadline) -> float | None:
-    """The session timeout in seconds as the coordinator has it; ``None`` if it does not say.
-
-    Each request needs the right DESCRIBE_CONFIGS, on the group or on the cluster.
-    """
-    if not client.supports(ApiKey.DescribeConfigs, versions.DESCRIBE_CONFIGS):
-        return None
-    from kafka.protocol.admin import DescribeConfigsRequest  # takes 30 ms, which no join waits for
-
-    resource_of = DescribeConfigsRequest.DescribeConfigsResource
-    for kind, name in ((GROUP, group_id), (BROKER, str(client.broker_id))):
-        resource = resource_of(
-            version=versions.DESCRIBE_CONFIGS, resource_type=kind, resource_name=name, configuration_keys=[NAMES[kind]]
-        )
-        request = DescribeConfigsRequest(
-            version=versions.DESCRIBE_CONFIGS, resources=[resource], include_synonyms=False, include_documentation=False
-        )
-        response = client.call(request, deadline)
-        if isinstance(response, RequestFailed):
-            return None
-        for result in response.results:
-            for config in result.configs:
-                if config.name == NAMES[kind] and (config.value or "").isdigit():
-                    return int(config.value) / 1000
-    return None
 
 
 PURPOSE = "membership"

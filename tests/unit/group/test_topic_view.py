@@ -9,8 +9,8 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
-from spark_group_source.group.settings import Subscription
-from spark_group_source.group.topics import TopicView
+from spark_group_source.group.subscription import Subscription
+from spark_group_source.group.topic_view import TopicView
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.metadata import Broker, Metadata, Topic
 

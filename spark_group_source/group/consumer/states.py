@@ -24,12 +24,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from spark_group_source.group import membership as common
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import (
     Acknowledge,
     Action,
     Assigned,
     AwaitBackoff,
-    ErrorAction,
     Event,
     Membership,
     Phase,
@@ -124,7 +124,7 @@ Step = tuple[ConsumerMembership, list[Action]]
 
 
 def step(membership: ConsumerMembership, event: Event, now: float, revocation_timeout: float) -> Step:
-    """As :func:`spark_group_source.group.classic_state.step`, with the events of this protocol."""
+    """As :func:`spark_group_source.group.classic.states.step`, with the events of this protocol."""
     if membership.ended:
         return membership, []
     match event:

@@ -8,7 +8,7 @@
       └──── rebalance, no batch to wait for ◀─┴───────────┘
 
 :func:`step` takes an event and returns the new state and the actions to perform. What both protocols have in common
-(:mod:`.membership`) decides about the partitions; its acknowledgement is a JoinGroup. :class:`.protocol.GroupProtocol`
+(:mod:`.membership`) decides about the partitions; its acknowledgement is a JoinGroup. The member
 performs the actions and reports their results.
 """
 
@@ -18,11 +18,11 @@ import math
 from dataclasses import dataclass, replace
 
 from spark_group_source.group import membership as common
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import (
     Acknowledge,
     Action,
     AwaitBackoff,
-    ErrorAction,
     Event,
     Membership,
     Phase,

@@ -1,0 +1,43 @@
+"""The session timeout of a KIP-848 group, which only the configuration of the group or of the brokers has."""
+
+from __future__ import annotations
+
+from kafka.protocol.api_key import ApiKey
+
+from spark_group_source.clock import Deadline
+from spark_group_source.group.coordinator import CoordinatorClient
+from spark_group_source.group.membership import RequestFailed
+from spark_group_source.wire import versions
+
+GROUP, BROKER = 32, 4
+"""Types of resources: org.apache.kafka.common.config.ConfigResource. Kafka knows groups from 4.0 on."""
+
+
+NAMES = {GROUP: "consumer.session.timeout.ms", BROKER: "group.consumer.session.timeout.ms"}
+
+
+def session_timeout(client: CoordinatorClient, group_id: str, deadline: Deadline) -> float | None:
+    """The session timeout in seconds as the coordinator has it; ``None`` if it does not say.
+
+    Each request needs the right DESCRIBE_CONFIGS, on the group or on the cluster.
+    """
+    if not client.supports(ApiKey.DescribeConfigs, versions.DESCRIBE_CONFIGS):
+        return None
+    from kafka.protocol.admin import DescribeConfigsRequest  # takes 30 ms, which no join waits for
+
+    resource_of = DescribeConfigsRequest.DescribeConfigsResource
+    for kind, name in ((GROUP, group_id), (BROKER, str(client.broker_id))):
+        resource = resource_of(
+            version=versions.DESCRIBE_CONFIGS, resource_type=kind, resource_name=name, configuration_keys=[NAMES[kind]]
+        )
+        request = DescribeConfigsRequest(
+            version=versions.DESCRIBE_CONFIGS, resources=[resource], include_synonyms=False, include_documentation=False
+        )
+        response = client.call(request, deadline)
+        if isinstance(response, RequestFailed):
+            return None
+        for result in response.results:
+            for config in result.configs:
+                if config.name == NAMES[kind] and (config.value or "").isdigit():
+                    return int(config.value) / 1000
+    return None

@@ -1,0 +1,29 @@
+"""What a query does when its member gets or gives up partitions."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from spark_group_source.clock import Deadline
+from spark_group_source.group.membership import Membership
+from spark_group_source.offsets import Partitions
+
+
+class RebalanceListener(Protocol):
+    """The member's thread calls these methods in the order of events."""
+
+    def partitions_assigned(self, partitions: Partitions, me: Membership, deadline: Deadline) -> None:
+        """These are owned from now on. The call delays heartbeats: it must return by the deadline."""
+
+    def retry_due(self, me: Membership) -> float:
+        """When :meth:`retry_pending` is to be called, in seconds of the clock; infinity without anything to retry."""
+
+    def retry_pending(self, me: Membership, deadline: Deadline) -> None:
+        """Retries failed commits and lookups of start positions. The call delays heartbeats: it must return by the
+        deadline, and by that of a pending revocation."""
+
+    def partitions_revoked(self, partitions: Partitions) -> None:
+        """These are revoked, also those that are still awaited."""
+
+    def partitions_lost(self, partitions: Partitions, reason: str) -> None:
+        """These are lost: none of their offsets may be committed."""

@@ -1,0 +1,58 @@
+"""The topics of a query, by name or pattern."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from spark_group_source.clock import Deadline
+from spark_group_source.offsets import TopicPartition
+
+if TYPE_CHECKING:
+    from spark_group_source.group.topic_view import TopicView
+    from spark_group_source.wire.cluster import Cluster
+    from spark_group_source.wire.metadata import Topic
+    from spark_group_source.wire.stale_metadata import EveryBroker
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Either ``topics`` or ``pattern``. A pattern may match any part of a name, as in ``format("kafka")``.
+
+    A pattern matches Kafka's internal topics only if ``internal`` is set. If ``partitions`` are set, they are in
+    ``topics``, whose other partitions are ignored.
+    """
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    internal: bool = False
+    partitions: frozenset[TopicPartition] = frozenset()
+
+    def matches(self, name: str) -> bool:
+        """Whether the subscription includes a topic of this name."""
+        return name in self.topics if self.pattern is None else re.search(self.pattern, name) is not None
+
+    def find(self, cluster: Cluster | TopicView | EveryBroker, deadline: Deadline) -> dict[str, Topic]:
+        """Looks up the topics, by name; topics that do not exist have an error or are left out.
+
+        Raises:
+            BrokerUnavailable: no broker responded before the deadline.
+        """
+        if self.pattern is None:
+            topics = cluster.metadata(self.topics, deadline).topics
+            return {name: self._with_partitions(topic) for name, topic in topics.items()}
+        return {
+            name: topic
+            for name, topic in cluster.metadata(None, deadline).topics.items()
+            if self.matches(name) and (self.internal or not topic.internal)
+        }
+
+    def _with_partitions(self, topic: Topic) -> Topic:
+        if not self.partitions:
+            return topic
+        numbers = {tp.partition for tp in self.partitions if tp.topic == topic.name}
+        return replace(topic, partitions={each: leader for each, leader in topic.partitions.items() if each in numbers})
+
+    def __str__(self) -> str:
+        return f"pattern {self.pattern}" if self.pattern is not None else ", ".join(self.topics)
