@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from pyspark.sql import datasource
 
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.ivy import KAFKA_VERSION, kafka_libs
@@ -20,8 +19,6 @@ from spark_group_source.wire import tokens
 # Where the package is installed, pytest has loaded it already.
 pytest_plugins = ["spark_group_source.testing.plugin"]
 collect_ignore = ["example_project"]  # a project of its own, run by integration/test_example_project.py
-if not hasattr(datasource, "Filter"):
-    collect_ignore += ["unit/spark/test_filters.py", "integration/test_filters.py"]  # PySpark 4.0 pushes no filters
 
 KAFKA = os.environ.get("KAFKA_VERSION", KAFKA_VERSION)
 """The version of the embedded Kafka."""

@@ -201,7 +201,11 @@ OTHER_WORDS = (
 FORMER = (
     Family("it has another name now", "Set 'startingOffsetsCallback'.", "rebalancecallback"),
     Family("it has another name now", "Set 'minBatchInterval'.", "batchinterval batch.interval.ms"),
-    Family("it has another name now", "Set 'pushDownFilters'.", "pushfilters filterpushdown"),
+    Family(
+        "Spark alone filters the rows",
+        "Remove it. To read less in a batch query, set 'startingTimestamp', or name partitions in 'assign'.",
+        "pushdownfilters pushfilters filterpushdown",
+    ),
     Family(
         "it has another name now",
         "Set 'offsetCommit.timeoutMs', 'offsetCommit.numRetries' or 'offsetCommit.retryIntervalMs'.",

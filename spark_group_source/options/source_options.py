@@ -55,7 +55,6 @@ class SourceOptions:
     on_commit_failure: str = "warn"
     commit_metadata: bool = False
     include_headers: bool = False
-    push_down_filters: bool = False
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     min_records_per_task: int = 10_000

@@ -158,8 +158,6 @@ OPTIONS: tuple[Option, ...] = (
            "Whether commit metadata contains the application, client, member and number of batches.", stream_only=True),
     Option("includeHeaders", "include_headers", boolean,
            "Whether rows have the column headers."),
-    Option("pushDownFilters", "push_down_filters", boolean,
-           "Whether filters on partition, offset, timestamp and topic narrow a batch query. See Positions."),
     Option("failOnDataLoss", "fetch.fail_on_data_loss", boolean,
            "Whether lost records end the query; with false the source logs a warning and continues."),
     Option("kafka.client.id", "wire.client_id", client_id,

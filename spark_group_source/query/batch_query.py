@@ -1,19 +1,15 @@
 """Plans a batch query: the start and end offset of each partition, fixed when the read is planned.
 
 A batch query is no member of a group: with ``startingOffsets=committed`` it reads committed offsets, and commits none.
-
-Its filters only narrow the read: Spark evaluates them on every row that arrives.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DeadlineExceeded, OptionError, raise_or_warn
@@ -34,79 +30,14 @@ from spark_group_source.wire.metadata import Topic, partitions_of
 
 log = logging.getLogger(__name__)
 
-_MICROS_PER_MILLI = 1000
-
-
-class Interval(NamedTuple):
-    """Whole numbers from ``first`` to ``last``, both included."""
-
-    first: int = -(2**63)
-    last: int = 2**63
-
-    def __and__(self, other: Interval) -> Interval:
-        return Interval(max(self.first, other.first), min(self.last, other.last))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no number lies in it."""
-        return self.first > self.last
-
-
-EVERYTHING = Interval()
-
-
-@dataclass(frozen=True, slots=True)
-class RowFilter:
-    """A superset of the rows that a query needs; without arguments all rows.
-
-    ``timestamps`` are microseconds since 1970, as in Spark's column.
-    """
-
-    topic_tests: tuple[Callable[[str], bool], ...] = ()
-    partition_tests: tuple[Callable[[int], bool], ...] = ()
-    offsets: Interval = EVERYTHING
-    timestamps: Interval = EVERYTHING
-
-    def keeps_partition(self, tp: TopicPartition) -> bool:
-        """Whether any row of the partition may be needed."""
-        if self.offsets.is_empty or self.timestamps.is_empty:
-            return False
-        topic, number = tp
-        return all(test(topic) for test in self.topic_tests) and all(test(number) for test in self.partition_tests)
-
-    def keeps_offsets(self, start: int, end: int) -> bool:
-        """Whether any of the offsets ``[start, end)`` may be needed."""
-        return not (self.offsets & Interval(start, end - 1)).is_empty
-
-    def narrow(self, offset_range: OffsetRange) -> OffsetRange:
-        """The part of the range that may be needed, by its offsets."""
-        first, last = self.offsets & Interval(offset_range.start, offset_range.end - 1)
-        start = min(first, offset_range.end)
-        return replace(offset_range, start=start, end=max(start, last + 1))
-
-    @property
-    def earliest_time(self) -> int | None:
-        """The earliest time that is needed, in milliseconds since 1970 as records have them; ``None`` if all are.
-
-        There is no latest time on purpose. The times of a log need not grow with its offsets, so the first record at or
-        after a time says that all records before it are earlier. No record says that all records after it are later.
-        """
-        milliseconds = -(-self.timestamps.first // _MICROS_PER_MILLI)
-        # The broker takes negative times for other requests. A record without a time has -1.
-        return milliseconds if milliseconds > 0 else None
-
-
 PLAN_TIMEOUT = 30.0
 """Maximum seconds until the leaders have returned the start and end of every partition."""
 
 
 def plan(
-    options: SourceOptions,
-    clock: Clock = monotonic,
-    rows: RowFilter | None = None,
-    identity: ClusterIdentity | None = None,
+    options: SourceOptions, clock: Clock = monotonic, identity: ClusterIdentity | None = None
 ) -> list[OffsetRange]:
-    """The range to read of each subscribed partition, empty ranges included, without partitions that ``rows`` excludes.
+    """The range to read of each subscribed partition, empty ranges included.
 
     Args:
         identity: learns the id of the cluster, which the tasks need.
@@ -120,19 +51,17 @@ def plan(
         DataLoss: a start or end offset is not in its log, and ``failOnDataLoss`` is true.
     """
     with closing(Cluster(options.wire, identity=identity)) as cluster:
-        return _BatchQuery(options, cluster, clock, rows).ranges()
+        return _BatchQuery(options, cluster, clock).ranges()
 
 
 class _BatchQuery:
     """One batch query while it is planned."""
 
-    def __init__(self, options: SourceOptions, cluster: Cluster, clock: Clock, rows: RowFilter | None) -> None:
+    def __init__(self, options: SourceOptions, cluster: Cluster, clock: Clock) -> None:
         self._options, self._fetch = options, options.fetch
         self._cluster = cluster
         self._clock = clock
         self._deadline = Deadline.after(PLAN_TIMEOUT, clock)
-        self._is_filtered = rows is not None
-        self._rows = rows or RowFilter()
 
     def ranges(self) -> list[OffsetRange]:
         options = self._options
@@ -148,21 +77,11 @@ class _BatchQuery:
         start, end = batch_start(options), batch_end(options)
         for spec in (start, end):
             check_names(spec, partitions)
-        needed = frozenset(filter(self._rows.keeps_partition, partitions))
-        ranges = self._unfiltered(start, end, needed, topics) if needed else []
-        if not self._is_filtered:
-            return ranges
-        narrowed = self._narrow(ranges)
-        log.info(
-            "filters leave %d of %d partitions to read, and in them %d of %d offsets",
-            len(needed),
-            len(partitions),
-            sum(offset_range.size for offset_range in narrowed),
-            sum(offset_range.size for offset_range in ranges),
-        )
-        return narrowed
+        if not partitions:
+            return []
+        return self._ranges(start, end, partitions, topics)
 
-    def _unfiltered(
+    def _ranges(
         self, start: StartSpec, end: EndSpec, partitions: Partitions, topics: Mapping[str, Topic]
     ) -> list[OffsetRange]:
         # The starts first: records that are written between the two lookups then lie within the range.
@@ -173,16 +92,6 @@ class _BatchQuery:
             starts = {tp: min(offset, ends[tp]) for tp, offset in starts.items()}
         _check_order(starts, ends, start, end)
         return [OffsetRange(*tp, starts[tp], ends[tp], topics[tp.topic].id) for tp in sorted(partitions)]
-
-    def _narrow(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        narrowed = [self._rows.narrow(offset_range) for offset_range in ranges]
-        earliest = self._rows.earliest_time
-        if earliest is None:
-            return narrowed
-        # This lookup comes after that of the ends. -1 means that no earlier record is as late.
-        first = self._look_up({offset_range.tp: earliest for offset_range in narrowed if offset_range.size})
-        starts = {tp: offset for tp, offset in first.items() if offset >= 0}
-        return [_from(offset_range, starts.get(offset_range.tp, offset_range.end)) for offset_range in narrowed]
 
     def _starts(self, spec: StartSpec, partitions: Partitions) -> Offsets:
         if not isinstance(spec, FromCommitted):
@@ -201,12 +110,11 @@ class _BatchQuery:
             partial(self._look_up, read_committed=False),
             self._fetch.fail_on_data_loss,
             f"{group} has committed",
-            self._rows.keeps_offsets,
         )
         return starts | (self._resolve(spec.fallback, uncommitted) if spec.fallback else {})
 
     def _resolve(self, spec: OffsetSpec, partitions: Partitions) -> dict[TopicPartition, int]:
-        return resolve_spec(spec, partitions, self._look_up, self._fetch.fail_on_data_loss, self._rows.keeps_offsets)
+        return resolve_spec(spec, partitions, self._look_up, self._fetch.fail_on_data_loss)
 
     def _look_up(self, specs: Offsets, read_committed: bool | None = None) -> Offsets:
         if read_committed is None:
@@ -236,10 +144,9 @@ class _BatchQuery:
             for tp, epoch_end in sorted(answers.items()):
                 if UNDEFINED_EPOCH_OFFSET < epoch_end.end_offset < offsets[tp]:
                     self._raise_or_warn_diverged(
-                        range(epoch_end.end_offset, offsets[tp]),
                         f"The group '{self._options.group.group_id}' has committed offset {offsets[tp]} for {tp}, whose"
                         f" log was truncated at offset {epoch_end.end_offset} (leader epoch {epochs[tp]} then,"
-                        f" {epoch_end.leader_epoch} now)",
+                        f" {epoch_end.leader_epoch} now)"
                     )
                     offsets[tp] = epoch_end.end_offset
             epochs = {
@@ -257,9 +164,7 @@ class _BatchQuery:
             time.sleep(backoff)
         return offsets
 
-    def _raise_or_warn_diverged(self, replaced: range, happened: str) -> None:
-        if not self._rows.keeps_offsets(replaced.start, replaced.stop):
-            return
+    def _raise_or_warn_diverged(self, happened: str) -> None:
         raise_or_warn(
             log,
             self._fetch.fail_on_data_loss,
@@ -268,11 +173,6 @@ class _BatchQuery:
             " other startingOffsets.",
             "The read starts at the first replaced record",
         )
-
-
-def _from(offset_range: OffsetRange, start: int) -> OffsetRange:
-    """The part of a range at or after ``start``."""
-    return replace(offset_range, start=min(max(offset_range.start, start), offset_range.end))
 
 
 def _check_order(starts: Offsets, ends: Offsets, start: StartSpec, end: EndSpec) -> None:

@@ -24,9 +24,6 @@ LookUp = Callable[[Offsets], Offsets]
 """Returns the offset of each partition at :data:`EARLIEST`, :data:`LATEST` or a time in milliseconds; -1 if no record
 has that time or a later one. Partitions whose leader does not answer are left out."""
 
-IsNeeded = Callable[[int, int], bool]
-"""Whether a read needs any of the offsets ``[start, end)``; only asked if there are some."""
-
 
 def _named(spec: StartSpec) -> Mapping[TopicPartition, int | Earliest | Latest]:
     """What ``spec`` has for each partition that it names."""
@@ -87,22 +84,13 @@ def _time(value: int | Earliest | Latest) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _always(start: int, end: int) -> bool:
-    return True
-
-
 def resolve_spec(
-    spec: OffsetSpec,
-    partitions: Iterable[TopicPartition],
-    look_up: LookUp,
-    fail_on_data_loss: bool,
-    is_needed: IsNeeded = _always,
+    spec: OffsetSpec, partitions: Iterable[TopicPartition], look_up: LookUp, fail_on_data_loss: bool
 ) -> dict[TopicPartition, int]:
     """The offset of each partition; without those whose leader does not answer.
 
     Args:
         spec: may name other partitions as well.
-        is_needed: see :func:`raise_or_clamp`.
 
     Raises:
         DataLoss: a specific offset is not in the log, and ``fail_on_data_loss`` is set.
@@ -112,25 +100,20 @@ def resolve_spec(
     _check(spec, {*partitions, *_named(spec)}, unknown=())
     if isinstance(spec, SpecificOffsets):
         offsets = {tp: offset for tp in partitions if (offset := spec.of(tp)) is not None}
-        return raise_or_clamp(offsets, look_up, fail_on_data_loss, f"Option '{spec.option}' has", is_needed)
+        return raise_or_clamp(offsets, look_up, fail_on_data_loss, f"Option '{spec.option}' has")
     if isinstance(spec, AtTimestamp):
         return _at_timestamp(spec, partitions, look_up)
     return dict(look_up(dict.fromkeys(partitions, EARLIEST if isinstance(spec, Earliest) else LATEST)))
 
 
 def raise_or_clamp(
-    offsets: Mapping[TopicPartition, int | Earliest | Latest],
-    look_up: LookUp,
-    fail_on_data_loss: bool,
-    prefix: str,
-    is_needed: IsNeeded = _always,
+    offsets: Mapping[TopicPartition, int | Earliest | Latest], look_up: LookUp, fail_on_data_loss: bool, prefix: str
 ) -> dict[TopicPartition, int]:
     """Specific offsets, each of them in its log now.
 
     Args:
         fail_on_data_loss: if it is false, the nearest offset in the log replaces one outside.
         prefix: the start of the sentence about an offset outside the log, which names its origin.
-        is_needed: if no offset between the log and one outside is needed, nothing is lost.
 
     Raises:
         DataLoss: one is not in the log, and ``fail_on_data_loss`` is set.
@@ -143,7 +126,7 @@ def raise_or_clamp(
         start, end = earliest[tp], latest[tp]
         offset = start if isinstance(spec, Earliest) else end if isinstance(spec, Latest) else spec
         clamped[tp] = min(max(offset, start), end)
-        if offset != clamped[tp] and is_needed(*sorted((offset, clamped[tp]))):
+        if offset != clamped[tp]:
             outside.append(f"{offset} for {tp}, whose log holds [{start}, {end})")
     if outside:
         raise_or_warn(

@@ -259,6 +259,7 @@ ANSWERS = {
     # earlier releases of this package
     "rebalanceCallback": "'startingOffsetsCallback'",
     "groupCommit.numRetries": "'offsetCommit.numRetries'",
+    "pushDownFilters": "'startingTimestamp'",
 }
 """Name -> a part of the answer."""
 

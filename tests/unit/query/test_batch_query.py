@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import given as given_that
-from hypothesis import strategies as st
 
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import DataLoss, DeadlineExceeded, GroupError, GroupSourceError, OptionError, TopicError
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.source_options import check_batch
 from spark_group_source.query import batch_query
-from spark_group_source.query.batch_query import Interval, RowFilter, plan
+from spark_group_source.query.batch_query import plan
 from tests.fake import FakeKafka, Fault
 from tests.fake.handlers import READ
 from tests.unit.hand_clock import Hand
@@ -43,21 +39,16 @@ LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
 Ranges = dict[str, tuple[int, int]]
 
 
-def planned(fake: FakeKafka, clock: Clock = monotonic, rows: RowFilter | None = None, /, **given: str) -> Ranges:
+def planned(fake: FakeKafka, clock: Clock = monotonic, /, **given: str) -> Ranges:
     """Start and end of each partition, by its name."""
     options = {"kafka.bootstrap.servers": fake.bootstrap_servers, "subscribe": "t", "kafka.retry.backoff.ms": "50"}
     if given.get("startingOffsets") == "committed":
         options["kafka.group.id"] = GROUP
     parsed = parse_options(options | {"kafka.retry.backoff.max.ms": "100"} | given)
     check_batch(parsed)
-    found = plan(parsed, clock, rows)
+    found = plan(parsed, clock)
     assert all(each.topic_id == str(fake.ids["t"]) for each in found), "tasks notice a recreated topic"
     return {str(each.tp): (each.start, each.end) for each in found}
-
-
-def filtered(fake: FakeKafka, rows: RowFilter, /, **given: str) -> Ranges:
-    """The ranges that are not empty of a read that needs these rows."""
-    return {tp: each for tp, each in planned(fake, monotonic, rows, **given).items() if each[0] < each[1]}
 
 
 def offsets(first: int, second: int, third: int, topic: str = "t") -> str:
@@ -228,81 +219,10 @@ def test_accepted_offsets_outside_the_log_become_the_nearest(fake: FakeKafka, ca
     assert planned(fake, startingOffsets="committed", failOnDataLoss="false")["t-0"] == (2, 6)
 
 
-ONLY_1 = RowFilter(partition_tests=(lambda number: number == 1,))
-
-
-def since(milliseconds: int) -> RowFilter:
-    return RowFilter(timestamps=Interval(first=1000 * milliseconds))
-
-
-@pytest.mark.parametrize(
-    ("rows", "given", "ranges"),
-    [
-        (ONLY_1, {}, {"t-1": (0, 3)}),
-        (RowFilter(topic_tests=(lambda topic: topic == "x",)), {}, {}),
-        (RowFilter(offsets=Interval(1, 3)), {}, {"t-0": (2, 4), "t-1": (1, 3)}),
-        (RowFilter(offsets=Interval(4, 3)), {}, {}),
-        (since(200), {}, {"t-0": (2, 6), "t-1": (2, 3)}),
-        (since(201), {}, {"t-0": (3, 6)}),
-        (since(300), {"endingTimestamp": "400"}, {"t-0": (3, 4)}),
-        (since(300), {"startingOffsets": offsets(5, 0, 0)}, {"t-0": (5, 6)}),
-        (since(300), {"endingOffsets": offsets(3, 3, 0)}, {}),
-        (replace(since(300), offsets=Interval(last=4)), {"startingTimestamp": "100"}, {"t-0": (3, 5)}),
-    ],
-)
-def test_a_filtered_read_is_what_options_and_filters_have_in_common(
-    fake: FakeKafka, rows: RowFilter, given: dict[str, str], ranges: Ranges
-) -> None:
-    assert filtered(fake, rows, **given, **LATEST) == ranges
-    if rows.offsets == Interval(4, 3):
-        assert "ListOffsets" not in {api for api, _, _ in fake.requests}, "the filters contradict each other"
-
-
-@pytest.mark.parametrize(
-    ("rows", "given", "found"),
-    [
-        (RowFilter(offsets=Interval(first=2)), {"startingOffsets": offsets(1, 0, 0)}, {"t-0": (2, 6), "t-1": (2, 3)}),
-        (RowFilter(offsets=Interval(last=3)), {"endingOffsets": offsets(9, 3, 0)}, {"t-0": (2, 4), "t-1": (0, 3)}),
-        (ONLY_1, {"startingOffsets": offsets(1, 0, 0)}, {"t-1": (0, 3)}),
-        (RowFilter(offsets=Interval(first=3)), {"startingOffsets": "committed"}, {"t-0": (3, 6)}),
-        (RowFilter(offsets=Interval(first=1)), {"startingOffsets": offsets(0, 0, 0)}, "'startingOffsets' has offset 0"),
-        (RowFilter(offsets=Interval(first=3)), {"endingOffsets": offsets(9, 3, 0)}, "'endingOffsets' has offset 9"),
-        (RowFilter(offsets=Interval(last=1)), {"startingOffsets": "committed"}, "has committed offset 1 for t-0"),
-    ],
-)
-def test_lost_records_are_data_loss_unless_a_filter_excludes_them(
-    fake: FakeKafka, rows: RowFilter, given: dict[str, str], found: Ranges | str
-) -> None:
+def test_lost_records_of_committed_offsets_are_data_loss(fake: FakeKafka) -> None:
     fake.commit(GROUP, {("t", 0): 1, ("t", 1): 0})
-    if isinstance(found, dict):
-        assert filtered(fake, rows, **given) == found
-    else:
-        with pytest.raises(DataLoss, match=found):
-            filtered(fake, rows, **given)
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given_that(
-    times=st.lists(st.integers(-1, 9), max_size=12),
-    earliest=st.integers(-3000, 11_000),
-    first=st.just(0) | st.integers(-1, 12),
-    deleted=st.just(0) | st.integers(0, 12),
-)
-def test_every_record_of_the_times_and_offsets_asked_for_is_read_in_any_order_of_times(
-    fake: FakeKafka, times: list[int], earliest: int, first: int, deleted: int
-) -> None:
-    rows = RowFilter(offsets=Interval(first=first), timestamps=Interval(first=earliest))
-    fake.delete_topic("t")
-    fake.create_topic("t", 1)
-    for offset, time in enumerate(times):
-        fake.produce("t", [str(offset)], timestamp=time)
-    fake.truncate("t", 0, min(deleted, len(times)))
-    start, end = filtered(fake, rows).get("t-0", (0, 0))
-    wanted = {offset for offset, time in enumerate(times) if offset >= max(first, deleted) and 1000 * time >= earliest}
-    assert wanted <= set(range(start, end))
-    late = [offset for offset, time in enumerate(times) if offset >= deleted and 1000 * time >= earliest]
-    if earliest > 0 and start < end:
-        assert start == max(late[0], first)
+    with pytest.raises(DataLoss, match="has committed offset 1 for t-0"):
+        planned(fake, startingOffsets="committed")
 
 
 def test_a_group_that_may_not_be_read_is_an_error_at_once(fake: FakeKafka) -> None:
