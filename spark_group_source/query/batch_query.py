@@ -21,7 +21,7 @@ from spark_group_source.options.offset_specs import EndSpec, FromCommitted, Offs
 from spark_group_source.options.source_options import SourceOptions, batch_end, batch_start
 from spark_group_source.query.permissions import TopicPermissions
 from spark_group_source.query.start_specs import check_names, raise_or_clamp, resolve_spec
-from spark_group_source.query.topics import TopicValidator
+from spark_group_source.query.topic_validator import TopicValidator
 from spark_group_source.text import names, some
 from spark_group_source.wire.cluster import MIN_BROKER_TIMEOUT, Cluster
 from spark_group_source.wire.identity import ClusterIdentity

@@ -39,7 +39,8 @@ from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.ownership import AssignedPartitions
-from spark_group_source.query.topics import LOOKUP_TIMEOUT, TopicIds, raise_or_skip_deleted
+from spark_group_source.query.topic_ids import TopicIds
+from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.leaders import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets

@@ -9,162 +9,37 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 
 from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery, monotonic
-from spark_group_source.errors import GroupSourceError
 from spark_group_source.grace import Permission
 from spark_group_source.group.clients import KafkaClients
-from spark_group_source.group.commits import GroupOffsets
-from spark_group_source.group.counters import Counters
 from spark_group_source.group.current_coordinator import CurrentCoordinator
-from spark_group_source.group.description import MemberDescription
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import BLOCKED_AFTER, Member
-from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.protocol import LEAVE_TIMEOUT
-from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import BatchOffset, Offsets
 from spark_group_source.options.source_options import SourceOptions, stream_start
 from spark_group_source.query.offset_tracker import OffsetTracker
+from spark_group_source.query.other_members import log_other_members, why_unassigned
 from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.permissions import principal_of
 from spark_group_source.query.planner import BatchLimits, BatchPlanner
+from spark_group_source.query.query_log import QueryLog
 from spark_group_source.query.start_specs import check_names
 from spark_group_source.query.starts.latest_at_start import starts_of
-from spark_group_source.query.topics import TopicValidator
-from spark_group_source.text import some
+from spark_group_source.query.topic_validator import TopicValidator
 from spark_group_source.wire.identity import ClusterIdentity
 
 log = logging.getLogger(__name__)
-
-REPORT_INTERVAL = 300.0
-"""Seconds between two lines about the membership."""
-
-SLOW_BATCH_INTERVAL = 1800.0
-"""Minimum seconds between two warnings about slow batches: a query may have one every few minutes."""
-
-
-class QueryLog:
-    """Logs what happens to one query, and repeats it rarely."""
-
-    def __init__(self, settings: GroupSettings, counters: Counters, timings: Timings, clock: Clock) -> None:
-        self._settings = settings
-        self._counters = counters
-        self._timings = timings
-        self._clock = clock
-        self._slow_batches = LogEvery(SLOW_BATCH_INTERVAL, clock)
-        self._reports = LogEvery(REPORT_INTERVAL, clock, clock() + REPORT_INTERVAL)
-        self._reported = ""
-
-    def membership(self, me: Membership, since_heartbeat: float | None, rebalanced_at: float | None) -> None:
-        """Logs the counters every :data:`REPORT_INTERVAL`, if one has changed. Times are in seconds of the clock."""
-        if self._reports.try_acquire() and str(self._counters) != self._reported:
-            self._reported = str(self._counters)
-            times = "" if since_heartbeat is None else f", last heartbeat {since_heartbeat:.0f} s ago"
-            times += "" if rebalanced_at is None else f", last rebalance {self._clock() - rebalanced_at:.0f} s ago"
-            report = self._reported + times + self._responses()
-            log.info("group %s: owns %d partition(s), %s", self._settings.group_id, len(me.owned), report)
-
-    def end(self) -> None:
-        """Logs the last counters."""
-        log.info("group %s: the query has ended: %s%s", self._settings.group_id, self._counters, self._responses())
-
-    def uncommitted(self, offsets: Owned, why: str) -> None:
-        """Warns of completed offsets that the query could not commit before its end."""
-        if offsets:
-            log.warning(
-                "group %s: the query ended without committing %s: %s. The next owner continues at the commits before,"
-                " and repeats what follows them.",
-                self._settings.group_id,
-                some([f"{tp} at {owned.completed}" for tp, owned in sorted(offsets.items())]),
-                why or "another commit was in progress, or the group had removed this member",
-            )
-
-    def _responses(self) -> str:
-        counts = self._timings.take_report()
-        return counts and f"; since the last such line the coordinator answered {counts}"
-
-    def warn_if_slow(self, seconds: float) -> None:
-        """Warns if a batch was in flight for longer than a revocation waits, at most every :data:`SLOW_BATCH_INTERVAL`.
-
-        ``seconds`` includes the time to the next trigger if completed batches are not reported.
-        """
-        settings = self._settings
-        no_revocations = bool(settings.subscription.partitions)  # with assign, there is no membership
-        if seconds <= settings.revocation_timeout or no_revocations or not self._slow_batches.try_acquire():
-            return
-        log.warning(
-            "group %s: a batch took %.0f s until its commit, but a revocation waits for at most %.0f s: a rebalance in"
-            " this time makes the next owner repeat the batch. Make batches smaller with maxOffsetsPerTrigger, or raise"
-            " kafka.max.poll.interval.ms (now %.0f) above %.0f. If this query commits each batch when Spark plans the"
-            " next one, use minBatchInterval instead of processingTime.",
-            settings.group_id,
-            seconds,
-            settings.revocation_timeout,
-            settings.rebalance_timeout * 1000,
-            settings.rebalance_timeout_for(seconds) * 1000,
-        )
-
 
 CLOSE_TIMEOUT = 16.0
 """Maximum seconds for the end of a query whose caller gives no deadline."""
 
 CLOSE_MEMBER_TIMEOUT = BLOCKED_AFTER + LEAVE_TIMEOUT
 """Seconds of the end that are for :meth:`Member.close`."""
-
-TIMEOUT = 2.0
-"""Maximum seconds for the lookup: the start of the query waits for it."""
-
-
-def other_client_ids(members: Iterable[MemberDescription], client_id: str, application_id: str) -> list[str]:
-    """The client ids of other members of this Spark application; ``client_id`` is this query's."""
-    part = f"-{application_id}-"
-    return [member.client_id for member in members if part in member.client_id and member.client_id != client_id]
-
-
-def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, application_id: str, clock: Clock) -> None:
-    """Logs which other members of the group belong to this application.
-
-    One lookup at the start of each query is enough: of two queries the later one sees the other. Where the user's
-    process checks the queries (:mod:`spark_group_source.spark.started_queries`), it knows them by name, and warns.
-    """
-    if not application_id:
-        return
-    try:
-        group = offsets.describe(Deadline.after(TIMEOUT, clock))
-    except GroupSourceError as error:
-        log.debug("group %s: its members are unknown: %s", group_id, error)
-        return
-    if isinstance(group, RequestFailed):
-        log.debug("group %s: its members are unknown: %s", group_id, group.reason)
-    elif group.members_hidden:
-        log.debug("group %s: its members are unknown: this principal may not describe all of their topics", group_id)
-    elif others := other_client_ids(group.members, client_id, application_id):
-        log.warning(
-            "group %s: %d members of this application share this group, also %s. Each reads only some of the"
-            " partitions; a query that is to read all of them needs its own kafka.group.id.",
-            group_id,
-            len(others) + 1,
-            some(others),
-        )
-
-
-def why_unassigned(offsets: GroupOffsets, client_id: str, clock: Clock) -> str:
-    """What a join without an answer waits for, as the group's description shows."""
-    try:
-        group = offsets.describe(Deadline.after(TIMEOUT, clock))
-    except GroupSourceError as error:
-        return f"the coordinator has not answered the join, and the group cannot be described: {error}"
-    if isinstance(group, RequestFailed):
-        return f"the coordinator has not answered the join, and the group cannot be described: {group.reason}"
-    others = [f"{member.client_id} at {member.host}" for member in group.members if member.client_id != client_id]
-    if not others:
-        return f"the coordinator has not answered the join; the group is {group.state}"
-    return f"the coordinator waits for other members to rejoin; the group is {group.state}, with {some(others)}"
 
 
 class Driver:

@@ -32,7 +32,7 @@ from spark_group_source.query.offset_tracker import UNDECIDED
 from spark_group_source.query.owned_partition import Owned, OwnedPartition
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.starts.restored_checkpoint import REPEAT
-from spark_group_source.query.topics import TopicIds
+from spark_group_source.query.topic_ids import TopicIds
 
 MAX_TRIES = 3
 """Maximum number of times that one call plans: data loss may move positions each time."""

@@ -20,7 +20,7 @@ from spark_group_source.errors import (
 from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset, commit_metadata
 from spark_group_source.group.error_actions import ERROR_ACTIONS, ErrorAction, denied
 from spark_group_source.group.membership import Phase
-from spark_group_source.query import topics
+from spark_group_source.query import topic_validator
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
@@ -588,8 +588,8 @@ def test_a_topic_that_does_not_exist_fails_the_query_at_once(on_fake: Bench) -> 
 def test_unreachable_brokers_are_logged_before_the_query_fails_with_their_names(
     on_fake: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(topics, "START_TIMEOUT", 3.0)
-    monkeypatch.setattr(topics, "WARN_AFTER", 1.0)
+    monkeypatch.setattr(topic_validator, "START_TIMEOUT", 3.0)
+    monkeypatch.setattr(topic_validator, "WARN_AFTER", 1.0)
     with pytest.raises(BrokerUnavailable, match="127.0.0.1:1 .*kafka.bootstrap.servers"):
         on_fake.start(kafka_bootstrap_servers="127.0.0.1:1")
     assert "no broker has answered yet; the query fails in 2 s if none does: " in caplog.text

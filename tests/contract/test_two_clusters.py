@@ -12,7 +12,7 @@ from spark_group_source.fetch import reader
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.source_options import SourceOptions
-from spark_group_source.query import topics
+from spark_group_source.query import topic_validator
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.reachability import SERVERS
 from tests.contract.conftest import Bench, Query, eventually
@@ -175,7 +175,7 @@ def test_a_restart_reads_the_cluster_of_its_checkpoint_or_says_what_to_do(
     assert sum(read.size for read in again.read) == 4 * SECOND
     again.close()
     assert "FindCoordinator" not in {api for api, _, _ in other.requests}
-    monkeypatch.setattr(topics, "START_TIMEOUT", 0.5)
+    monkeypatch.setattr(topic_validator, "START_TIMEOUT", 0.5)
     wrong = on_fake.query(again.end, **servers(other))
     ids = f"127.0.0.1:{other.brokers[1].port} belongs to cluster '{other.cluster_id}'.*'{on_fake.fake.cluster_id}'"
     with pytest.raises(OtherCluster, match=f"{ids}.*kafka.bootstrap.servers.*new checkpointLocation"):

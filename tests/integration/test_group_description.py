@@ -52,7 +52,7 @@ def partitions(*members: MemberDescription) -> list[tuple[str, int]]:
 def test_a_group_with_members_of_both_protocols_is_described_before_during_and_after_its_conversion(
     options: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "spark_group_source.query.driver")
+    caplog.set_level(logging.INFO, "spark_group_source.query.query_log")
     topic = options["subscribe"]
     static = {"kafka.group.instance.id": "i", "leaveGroupOnStop": "true"}
     every = [(topic, number) for number in range(4)]

@@ -24,7 +24,7 @@ from spark_group_source.group.membership import Membership
 from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query import available_now, data_loss, end_offsets, topics
+from spark_group_source.query import available_now, data_loss, end_offsets, topic_ids, topic_validator
 from spark_group_source.query.data_loss import EpochCheck, LogTruncation
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.offset_tracker import OffsetTracker
@@ -48,11 +48,11 @@ Row = tuple[str, int, int]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
+    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
     monkeypatch.setattr(available_now, "UNKNOWN_TIMEOUT", 0.3)
     monkeypatch.setattr(available_now, "POLL_INTERVALS", (0.01, 0.05))
     monkeypatch.setattr(end_offsets, "TRUNCATION_LOOKUP_INTERVAL", 0.01)
-    monkeypatch.setattr(topics, "DELETED_INTERVAL", 0.01)
+    monkeypatch.setattr(topic_ids, "DELETED_INTERVAL", 0.01)
     monkeypatch.setattr(data_loss, "MIN_BACKOFF", 0.01)
 
 

@@ -19,7 +19,9 @@ from spark_group_source.group.description import GroupDescription, MemberDescrip
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
-from spark_group_source.query.driver import REPORT_INTERVAL, Driver, log_other_members
+from spark_group_source.query.driver import Driver
+from spark_group_source.query.other_members import log_other_members
+from spark_group_source.query.query_log import REPORT_INTERVAL
 from tests.drivers import drivers, spans
 from tests.fake import FakeKafka, Fault
 from tests.waiting import eventually

@@ -11,7 +11,7 @@ import pytest
 from spark_group_source.errors import DataLoss, GroupError, TopicError
 from spark_group_source.group.commits import COMMIT_TAG, commit_metadata
 from spark_group_source.offsets import BatchOffset, OffsetRange
-from spark_group_source.query import available_now, topics
+from spark_group_source.query import available_now, topic_validator
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.ownership import RENEW_EVERY
 from tests.drivers import drivers, spans
@@ -25,7 +25,7 @@ Start = Callable[..., Driver]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
+    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
     monkeypatch.setattr(available_now, "POLL_INTERVALS", (0.01, 0.05))
 
 
@@ -193,8 +193,10 @@ def test_an_error_at_the_start_names_partitions_that_do_not_exist(start: Start, 
 
 
 def test_the_start_waits_for_a_new_partition(fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "UNKNOWN_TOPIC_TIMEOUT", TIMEOUT)
-    monkeypatch.setattr("spark_group_source.query.topics.time.sleep", lambda _: fake.create_topic("t", partitions=4))
+    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", TIMEOUT)
+    monkeypatch.setattr(
+        "spark_group_source.query.topic_validator.time.sleep", lambda _: fake.create_topic("t", partitions=4)
+    )
     assert start(assign='{"t": [3]}').plan_batch(BatchOffset(), None).reads() == []
     assert committed(fake) == {3: 0}
 

@@ -1,0 +1,61 @@
+"""Lookups of partitions without a leader: less often than the others, which wait for each of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Set
+
+from spark_group_source.clock import Clock
+from spark_group_source.errors import RetriableError
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.text import names
+
+log = logging.getLogger(__name__)
+
+LookUp = Callable[[Set[TopicPartition], float], dict[TopicPartition, int]]
+"""Returns the end offsets of those partitions whose leaders answer within a number of seconds."""
+
+MIN_TIMEOUT = 1.0
+"""Maximum seconds for the first lookup. It doubles with each further lookup, up to :data:`MAX_TIMEOUT`."""
+
+MAX_TIMEOUT = 10.0
+"""Maximum seconds for one lookup."""
+
+INTERVAL = 5.0
+"""Maximum seconds between two lookups, if they are quick. The first come sooner: most elections are short."""
+
+BACKOFF_FACTOR = 3.0
+"""Minimum time between two lookups, as a multiple of the time the last one took: the other partitions wait for it."""
+
+
+class LeaderlessProbe:
+    """``partitions`` are those whose leader did not answer the last lookup. For the query's thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.partitions: Set[TopicPartition] = frozenset()
+        self._clock = clock
+        self._timeout = MIN_TIMEOUT
+        self._next_at = float("-inf")
+
+    def note(self, leaderless: Set[TopicPartition]) -> None:
+        """Takes the partitions whose leader did not answer; logs them if they are others than before."""
+        if leaderless != self.partitions and leaderless:
+            log.warning("no leader returns the end of %s; the query continues with the others", names(leaderless))
+        if leaderless - self.partitions:
+            self._timeout = MIN_TIMEOUT
+            self._next_at = self._clock() + MIN_TIMEOUT
+        self.partitions = leaderless
+
+    def ends(self, partitions: Set[TopicPartition], look_up: LookUp) -> dict[TopicPartition, int]:
+        """The ends of ``partitions`` whose leader answers by now, if a lookup is due."""
+        if not partitions or self._clock() < self._next_at:
+            return {}
+        began = self._clock()
+        try:
+            return look_up(partitions, self._timeout)
+        except RetriableError:
+            return {}
+        finally:
+            self._timeout = min(self._timeout * 2, MAX_TIMEOUT)
+            now = self._clock()
+            self._next_at = now + max(min(self._timeout, INTERVAL), min(now - began, MAX_TIMEOUT) * BACKOFF_FACTOR)

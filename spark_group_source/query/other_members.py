@@ -1,0 +1,65 @@
+"""What the group's description says about other members: those of this application, and those that a join waits for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from spark_group_source.clock import Clock, Deadline
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.commits import GroupOffsets
+from spark_group_source.group.description import MemberDescription
+from spark_group_source.group.membership import RequestFailed
+from spark_group_source.text import some
+
+log = logging.getLogger(__name__)
+
+TIMEOUT = 2.0
+"""Maximum seconds for the lookup: the start of the query waits for it."""
+
+
+def other_client_ids(members: Iterable[MemberDescription], client_id: str, application_id: str) -> list[str]:
+    """The client ids of other members of this Spark application; ``client_id`` is this query's."""
+    part = f"-{application_id}-"
+    return [member.client_id for member in members if part in member.client_id and member.client_id != client_id]
+
+
+def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, application_id: str, clock: Clock) -> None:
+    """Logs which other members of the group belong to this application.
+
+    One lookup at the start of each query is enough: of two queries the later one sees the other. Where the user's
+    process checks the queries (:mod:`spark_group_source.spark.started_queries`), it knows them by name, and warns.
+    """
+    if not application_id:
+        return
+    try:
+        group = offsets.describe(Deadline.after(TIMEOUT, clock))
+    except GroupSourceError as error:
+        log.debug("group %s: its members are unknown: %s", group_id, error)
+        return
+    if isinstance(group, RequestFailed):
+        log.debug("group %s: its members are unknown: %s", group_id, group.reason)
+    elif group.members_hidden:
+        log.debug("group %s: its members are unknown: this principal may not describe all of their topics", group_id)
+    elif others := other_client_ids(group.members, client_id, application_id):
+        log.warning(
+            "group %s: %d members of this application share this group, also %s. Each reads only some of the"
+            " partitions; a query that is to read all of them needs its own kafka.group.id.",
+            group_id,
+            len(others) + 1,
+            some(others),
+        )
+
+
+def why_unassigned(offsets: GroupOffsets, client_id: str, clock: Clock) -> str:
+    """What a join without an answer waits for, as the group's description shows."""
+    try:
+        group = offsets.describe(Deadline.after(TIMEOUT, clock))
+    except GroupSourceError as error:
+        return f"the coordinator has not answered the join, and the group cannot be described: {error}"
+    if isinstance(group, RequestFailed):
+        return f"the coordinator has not answered the join, and the group cannot be described: {group.reason}"
+    others = [f"{member.client_id} at {member.host}" for member in group.members if member.client_id != client_id]
+    if not others:
+        return f"the coordinator has not answered the join; the group is {group.state}"
+    return f"the coordinator waits for other members to rejoin; the group is {group.state}, with {some(others)}"

@@ -1,0 +1,83 @@
+"""The log lines of one query: its membership, slow batches, and what it could not commit at its end."""
+
+from __future__ import annotations
+
+import logging
+
+from spark_group_source.clock import Clock, LogEvery
+from spark_group_source.group.counters import Counters
+from spark_group_source.group.membership import Membership
+from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.timings import Timings
+from spark_group_source.query.owned_partition import Owned
+from spark_group_source.text import some
+
+log = logging.getLogger(__name__)
+
+REPORT_INTERVAL = 300.0
+"""Seconds between two lines about the membership."""
+
+SLOW_BATCH_INTERVAL = 1800.0
+"""Minimum seconds between two warnings about slow batches: a query may have one every few minutes."""
+
+
+class QueryLog:
+    """Logs what happens to one query, and repeats it rarely."""
+
+    def __init__(self, settings: GroupSettings, counters: Counters, timings: Timings, clock: Clock) -> None:
+        self._settings = settings
+        self._counters = counters
+        self._timings = timings
+        self._clock = clock
+        self._slow_batches = LogEvery(SLOW_BATCH_INTERVAL, clock)
+        self._reports = LogEvery(REPORT_INTERVAL, clock, clock() + REPORT_INTERVAL)
+        self._reported = ""
+
+    def membership(self, me: Membership, since_heartbeat: float | None, rebalanced_at: float | None) -> None:
+        """Logs the counters every :data:`REPORT_INTERVAL`, if one has changed. Times are in seconds of the clock."""
+        if self._reports.try_acquire() and str(self._counters) != self._reported:
+            self._reported = str(self._counters)
+            times = "" if since_heartbeat is None else f", last heartbeat {since_heartbeat:.0f} s ago"
+            times += "" if rebalanced_at is None else f", last rebalance {self._clock() - rebalanced_at:.0f} s ago"
+            report = self._reported + times + self._responses()
+            log.info("group %s: owns %d partition(s), %s", self._settings.group_id, len(me.owned), report)
+
+    def end(self) -> None:
+        """Logs the last counters."""
+        log.info("group %s: the query has ended: %s%s", self._settings.group_id, self._counters, self._responses())
+
+    def uncommitted(self, offsets: Owned, why: str) -> None:
+        """Warns of completed offsets that the query could not commit before its end."""
+        if offsets:
+            log.warning(
+                "group %s: the query ended without committing %s: %s. The next owner continues at the commits before,"
+                " and repeats what follows them.",
+                self._settings.group_id,
+                some([f"{tp} at {owned.completed}" for tp, owned in sorted(offsets.items())]),
+                why or "another commit was in progress, or the group had removed this member",
+            )
+
+    def _responses(self) -> str:
+        counts = self._timings.take_report()
+        return counts and f"; since the last such line the coordinator answered {counts}"
+
+    def warn_if_slow(self, seconds: float) -> None:
+        """Warns if a batch was in flight for longer than a revocation waits, at most every :data:`SLOW_BATCH_INTERVAL`.
+
+        ``seconds`` includes the time to the next trigger if completed batches are not reported.
+        """
+        settings = self._settings
+        no_revocations = bool(settings.subscription.partitions)  # with assign, there is no membership
+        if seconds <= settings.revocation_timeout or no_revocations or not self._slow_batches.try_acquire():
+            return
+        log.warning(
+            "group %s: a batch took %.0f s until its commit, but a revocation waits for at most %.0f s: a rebalance in"
+            " this time makes the next owner repeat the batch. Make batches smaller with maxOffsetsPerTrigger, or raise"
+            " kafka.max.poll.interval.ms (now %.0f) above %.0f. If this query commits each batch when Spark plans the"
+            " next one, use minBatchInterval instead of processingTime.",
+            settings.group_id,
+            seconds,
+            settings.revocation_timeout,
+            settings.rebalance_timeout * 1000,
+            settings.rebalance_timeout_for(seconds) * 1000,
+        )

@@ -1,0 +1,121 @@
+"""The topic ids under which a query reads: whether its topics were deleted, or have another id now."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+
+from spark_group_source.clock import Clock, Deadline
+from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, RetriableError
+from spark_group_source.offsets import BatchOffset, TopicPartition, may_be_same
+from spark_group_source.query.topics import LOOKUP_TIMEOUT
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.stale_metadata import known_ids, unknown_to_all
+
+log = logging.getLogger(__name__)
+
+DELETED_LOOKUPS = 3
+"""Further lookups that must not find a topic before it counts as deleted."""
+
+DELETED_INTERVAL = 0.3
+"""Seconds between two of these lookups."""
+
+
+class TopicIds:
+    """The topic ids of the positions, compared with those that the brokers return now."""
+
+    def __init__(self, cluster: Cluster, max_age: float, clock: Clock) -> None:
+        self._cluster = cluster
+        self._max_age = max_age
+        self._clock = clock
+        self._read: dict[str, str] = {}
+        self._looked_up_at = self._unread_looked_up_at = clock()
+
+    @property
+    def read(self) -> Mapping[str, str]:
+        """The id under which the query reads each topic, of all topics it has read."""
+        return self._read
+
+    def restore(self, logged: BatchOffset) -> None:
+        """Takes the ids of the checkpoint's positions."""
+        self._read |= {read.topic: read.topic_id for read in logged.ranges.values() if read.topic_id}
+
+    def of(self, topics: Collection[str]) -> dict[str, str]:
+        """The id under which the query reads each topic; for a new topic the id it has now, if brokers agree on it."""
+        if new := set(topics) - self._read.keys():
+            # A position under the id of a former topic would make the topic of now count as recreated.
+            ids = known_ids(self._cluster, new, Deadline.after(LOOKUP_TIMEOUT, self._clock))
+            ids -= {(name, "") for name, id_ in ids if id_}  # during an upgrade, only some brokers know it
+            self._read |= {name: id_ for name, id_ in ids if [each for each, _ in ids].count(name) == 1}
+        return {name: self._read[name] for name in topics if name in self._read}
+
+    def under_other_ids(self, topics: Collection[str]) -> set[str]:
+        """Those topics that any broker knows under another id than the one under which the query reads them."""
+        ids = known_ids(self._cluster, topics, Deadline.after(LOOKUP_TIMEOUT, self._clock))
+        return {name for name, id_ in ids if not may_be_same(self._read.get(name, ""), id_)}
+
+    def recreated(self, topics: Collection[str]) -> dict[str, str]:
+        """The ids of those topics that exist under another id than the one under which the query reads them."""
+        current = self._look_up(topics)
+        changed = {
+            name
+            for name in current.keys() & topics
+            if not current[name].error and not may_be_same(self._read.get(name, ""), current[name].id)
+        }
+        gone = self._unknown_to_all(changed, self._read)
+        # The next call asks for the others again.
+        self._cluster.invalidate_topics(changed - gone)
+        return {name: current[name].id for name in gone}
+
+    def accept_recreated(self, ids: Mapping[str, str]) -> None:
+        """From here on the query reads these topics under these ids."""
+        self._read |= ids
+
+    def deleted(self, topics: Collection[str]) -> set[str]:
+        """Those of ``topics`` that were deleted: several lookups do not find them, and no broker knows them."""
+        missing = _unknown(self._look_up(topics))
+        for _ in range(DELETED_LOOKUPS if missing else 0):
+            time.sleep(DELETED_INTERVAL)
+            self._cluster.invalidate_topics(missing)
+            missing = _unknown(self._look_up(missing))
+        return self._unknown_to_all(missing)
+
+    def unread_and_gone(self, topics: Collection[str]) -> set[str]:
+        """Those of ``topics``, which the query has not read, that no broker knows; one lookup per metadata age."""
+        if not topics or self._clock() - self._unread_looked_up_at <= self._max_age:
+            return set()
+        self._unread_looked_up_at = self._clock()
+        try:
+            found = self._cluster.metadata(topics, Deadline.after(LOOKUP_TIMEOUT, self._clock)).topics
+        except RetriableError as error:
+            log.info("the lookup of topics that this query has not read failed: %s", error)
+            return set()
+        return self._unknown_to_all(_unknown(found))
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """These were deleted, and no offset of the query names them any more."""
+        for name in topics:
+            self._read.pop(name, None)
+
+    def _unknown_to_all(self, topics: Iterable[str], ids: Mapping[str, str] | None = None) -> set[str]:
+        deadline = Deadline.after(LOOKUP_TIMEOUT, self._clock)
+        partitions = [TopicPartition(name, 0) for name in topics]
+        return {tp.topic for tp in unknown_to_all(self._cluster, partitions, deadline, ids)}
+
+    def _look_up(self, topics: Collection[str]) -> dict[str, Topic]:
+        fresh = self._clock() - self._looked_up_at > self._max_age
+        if fresh:
+            self._looked_up_at = self._clock()
+        # A fresh lookup covers all topics that were ever read. Otherwise the others would count as fresh as well.
+        names = {*topics, *self._read} if fresh else topics
+        try:
+            return self._cluster.topics(names, Deadline.after(LOOKUP_TIMEOUT, self._clock), fresh=fresh)
+        except RetriableError as error:
+            log.warning("the topic lookup failed: %s", error)
+            return {}
+
+
+def _unknown(topics: Mapping[str, Topic]) -> set[str]:
+    return {name for name, topic in topics.items() if topic.error == UNKNOWN_TOPIC_OR_PARTITION}

@@ -1,0 +1,166 @@
+"""The topics that a query reads, as it starts: whether they exist, and may be described."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+
+from spark_group_source.clock import Clock, Deadline
+from spark_group_source.errors import (
+    LEADER_NOT_AVAILABLE,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    BrokerUnavailable,
+    TopicError,
+)
+from spark_group_source.group.subscription import Subscription
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.query.topics import raise_or_skip_deleted, unreadable
+from spark_group_source.text import names
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.stale_metadata import EveryBroker, unknown_to_all
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT = 20.0
+"""Maximum seconds until brokers and topics are found; then the query fails."""
+
+WARN_AFTER = 5.0
+"""Seconds without an answer from any broker until a warning is logged."""
+
+UNKNOWN_TOPIC_TIMEOUT = 3.0
+"""How many seconds an unknown topic may take to become known: brokers learn of a new topic one by one."""
+
+RETRY_INTERVAL = 0.2
+"""Seconds between two lookups of the topics."""
+
+LAST_LOOKUP = 1.0
+"""Seconds that have to be left for another lookup. One without time would fail as if no broker answered, and its error
+would explain less than the last response."""
+
+
+class TopicValidator:
+    """Looks up the topics of a subscription until all exist, or the timeout has passed."""
+
+    def __init__(self, cluster: Cluster, subscription: Subscription, fail_on_data_loss: bool, clock: Clock) -> None:
+        self._cluster = cluster
+        self._every_broker = EveryBroker(cluster)
+        self._subscription = subscription
+        self._fail_on_data_loss = fail_on_data_loss
+        self._clock = clock
+        self._hidden: set[str] = set()
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether enough brokers have answered the last lookup to tell which topics and partitions exist now."""
+        return self._every_broker.confirmed
+
+    def find(self, logged: Iterable[TopicPartition]) -> dict[str, Topic]:
+        """The topics to read. ``logged`` are the partitions that the query read before its restart.
+
+        Raises:
+            BrokerUnavailable: no broker answered in time.
+            TopicError: a topic or an assigned partition does not exist, or may not be described.
+            DataLoss: one that was read before was deleted, and ``failOnDataLoss`` is true.
+        """
+        read_before = frozenset(logged)
+        deadline = Deadline.after(START_TIMEOUT, self._clock)
+        unknown_until = deadline.at_most(UNKNOWN_TOPIC_TIMEOUT)
+        while True:
+            waited = unknown_until.expired()
+            topics = self._look_up(deadline)
+            errors, missing = self._lacking(topics, read_before)
+            errors = self._without_hidden(errors, deadline)
+            if not errors and not missing:
+                return topics
+            unknown = {TopicPartition(name, 0) for name, code in errors.items() if code == UNKNOWN_TOPIC_OR_PARTITION}
+            unknown |= missing
+            if TOPIC_AUTHORIZATION_FAILED in errors.values() or (
+                waited and deadline.remaining() <= RETRY_INTERVAL + LAST_LOOKUP
+            ):
+                break
+            # A broker that does not answer leaves time to ask the others again.
+            waited_in_vain = waited and LEADER_NOT_AVAILABLE not in errors.values()
+            if waited_in_vain and unknown_to_all(self._cluster, unknown, deadline.at_most(WARN_AFTER)) == unknown:
+                break
+            time.sleep(RETRY_INTERVAL)
+        self._raise_or_skip(errors, missing, read_before)
+        return topics
+
+    def _lacking(
+        self, topics: Mapping[str, Topic], read_before: frozenset[TopicPartition]
+    ) -> tuple[dict[str, int], set[TopicPartition]]:
+        """The error codes of topics that must exist, and the assigned partitions that do not exist in the others."""
+        required = self._required(read_before)
+        errors = {name: topics[name].error if name in topics else UNKNOWN_TOPIC_OR_PARTITION for name in required}
+        errors = {name: error_code for name, error_code in errors.items() if error_code}
+        missing = {
+            tp
+            for tp in self._subscription.partitions
+            if tp.topic not in errors and tp.partition not in topics[tp.topic].partitions
+        }
+        return errors, missing
+
+    def deleted(self, topics: Mapping[str, Topic], logged: Iterable[TopicPartition]) -> set[str]:
+        """Subscribed topics that the query has read, and that are no longer among ``topics``."""
+        subscribed = filter(self._subscription.matches, {tp.topic for tp in logged})
+        lacking = {name for name in subscribed if name not in topics or topics[name].error}
+        return lacking - self._hidden
+
+    def _without_hidden(self, errors: dict[str, int], deadline: Deadline) -> dict[str, int]:
+        """Without topics that the pattern matches and that this client may not describe now: they were not deleted.
+
+        The list of all topics lacks them, but a broker that is asked by name says so.
+        """
+        if self._subscription.pattern is None or not errors:
+            return errors
+        found = self._cluster.metadata(sorted(errors), deadline).topics
+        hidden = {name for name, topic in found.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
+        if hidden - self._hidden:
+            log.warning(
+                "this query has read %s before and may not describe it now; it continues without", names(hidden)
+            )
+        self._hidden = hidden
+        return {name: error_code for name, error_code in errors.items() if name not in hidden}
+
+    def _look_up(self, deadline: Deadline) -> dict[str, Topic]:
+        """The topics that any broker knows. Logs a wrong address long before the timeout."""
+        try:
+            return self._subscription.find(self._every_broker, deadline.at_most(WARN_AFTER))
+        except BrokerUnavailable as error:
+            if deadline.expired():
+                raise
+            log.warning(
+                "no broker has answered yet; the query fails in %.0f s if none does: %s",
+                deadline.remaining(),
+                error.happened,
+            )
+        return self._subscription.find(self._every_broker, deadline)
+
+    def _required(self, read_before: frozenset[TopicPartition]) -> list[str]:
+        """Topics that must exist: those named, and those read before that the subscription still matches."""
+        topics_read = {tp.topic for tp in read_before}
+        return sorted({*self._subscription.topics, *filter(self._subscription.matches, topics_read)})
+
+    def _raise_or_skip(
+        self, errors: dict[str, int], missing: set[TopicPartition], read_before: frozenset[TopicPartition]
+    ) -> None:
+        """Raises the first error, or warns of deleted topics and partitions if ``failOnDataLoss`` is false."""
+        topics_read = {tp.topic for tp in read_before}
+        if read_before and not self._fail_on_data_loss:
+            topics_read |= errors.keys()  # perhaps by another member
+        deleted = {name for name in topics_read if errors.get(name) == UNKNOWN_TOPIC_OR_PARTITION}
+        for name, error_code in errors.items():
+            if name not in deleted:
+                option = "assign" if self._subscription.partitions else "subscribe"
+                raise unreadable(name, error_code, f"Create it, or correct '{option}'.")
+        if never_read := missing - read_before:
+            raise TopicError(
+                f"{len(never_read)} assigned partition(s) do not exist: {names(never_read)}.",
+                "Correct 'assign', or add partitions to the topic.",
+                error_code=UNKNOWN_TOPIC_OR_PARTITION,
+            )
+        raise_or_skip_deleted(deleted, self._fail_on_data_loss)
+        raise_or_skip_deleted(missing, self._fail_on_data_loss)
