@@ -151,11 +151,12 @@ def substituted(*tests: str) -> Iterator[None]:
         if name.startswith(("spark_group_source.", "tests.fake", *tests))
         and not name.startswith("spark_group_source.testing")
     ]
+    connection = sys.modules["spark_group_source.wire.connection"].Connection
     for module in tested:
         for name, (real, simulated) in MODULES_BY_NAME.items():
             if getattr(module, name, None) is real and not (name == "random" and module.__name__.startswith(tests)):
                 put(module, name, simulated)
-        if getattr(module, "Connection", None) is sys.modules["spark_group_source.wire.connection"].Connection:
+        if getattr(module, "Connection", None) is connection:
             put(module, "Connection", network.Connection)
     modules = sys.modules
     put(modules["spark_group_source.group.member"], "WakeupPipe", scheduler.Wakeup)
