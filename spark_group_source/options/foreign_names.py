@@ -1,8 +1,6 @@
-"""Names of options that belong to others: writers and other sources of Spark, other clients of Kafka, the brokers.
+"""Names of options that this source does not have: of Kafka's clients and brokers, and of Spark's writers and sources.
 
-Each family has one reason and one alternative.
-
-The names are as in ``unsupported_names.py``: without ``kafka.``, in lower case and with dots.
+Each :class:`Family` of names has one reason and one alternative. The names have no ``kafka.``, lower case and dots.
 """
 
 from __future__ import annotations
@@ -22,6 +20,94 @@ class Family:
 _REMOVE = "Remove it."
 _RENAMED = "this source has another name for it"
 _OF_QUERY = "it belongs to the query and its sink, not to the source"
+
+KAFKA = (
+    Family(
+        "the source commits offsets when a batch is complete, never at intervals",
+        "Set the query's trigger interval instead.",
+        "auto.commit.interval.ms",
+    ),
+    Family(
+        "this source has two options for it",
+        "Set 'startingOffsets' for partitions without a committed offset, and 'failOnDataLoss' for lost records.",
+        "auto.offset.reset",
+    ),
+    Family(
+        "the columns key and value are the bytes of the record",
+        "Convert the columns in Spark: cast('string'), from_json, from_avro.",
+        "key.deserializer value.deserializer deserializer",
+    ),
+    Family(
+        "the source runs no code between the log and the rows", "Transform the rows in Spark.", "interceptor.classes"
+    ),
+    Family(
+        "the query's progress and the driver's log contain the metrics",
+        "Remove it; Kafka's own tools also show lag and commits.",
+        """metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms metric.group.prefix
+        auto.include.jmx.reporter enable.metrics.push""",
+    ),
+    Family(
+        "the source asks a bootstrap server as soon as one known broker does not respond",
+        "Set the backoff with 'kafka.reconnect.backoff.ms' and 'kafka.reconnect.backoff.max.ms'.",
+        "metadata.recovery.strategy metadata.recovery.rebootstrap.trigger.ms",
+    ),
+    Family(
+        "a query leaves its group when it stops, unless it is a static member",
+        "Set 'kafka.group.instance.id' to keep the partitions over a restart.",
+        "internal.leave.group.on.close",
+    ),
+    Family(
+        "the source asks for stable offsets where the broker supports that",
+        _REMOVE,
+        "internal.throw.on.fetch.stable.offset.unsupported",
+    ),
+    Family("the source does not support share groups", _REMOVE, "share.acknowledgement.mode"),
+    Family("the source never creates a topic", _REMOVE, "allow.auto.create.topics"),
+    Family(_RENAMED, "Set 'includeInternalTopics'.", "exclude.internal.topics"),
+    Family(
+        "each call has its own timeout",
+        "Set 'kafka.request.timeout.ms' or 'offsetCommit.timeoutMs'.",
+        "default.api.timeout.ms",
+    ),
+    Family("it names a Java class", "Set 'kafka.ssl.enabled.protocols', for example to TLSv1.2.", "ssl.protocol"),
+    Family(
+        "stores are PEM files, where only private keys have a password",
+        "Set 'kafka.ssl.key.password'.",
+        "ssl.truststore.password ssl.keystore.password",
+    ),
+    Family(
+        "the source uses no Java classes; OpenSSL encrypts and kafka-python authenticates",
+        _REMOVE,
+        """ssl.provider ssl.engine.factory.class ssl.keymanager.algorithm ssl.trustmanager.algorithm
+        ssl.secure.random.implementation security.providers sasl.login.class""",
+    ),
+    Family(
+        "an OAuth client signs in with its secret",
+        "Set 'kafka.sasl.oauthbearer.client.credentials.client.secret', or"
+        " 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens.",
+        """sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+        sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+        sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+        sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
+        sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
+        sasl.oauthbearer.assertion.template.file""",
+    ),
+    Family(
+        "the brokers validate tokens",
+        "Remove it, or set it in the brokers' configuration.",
+        """sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
+        sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+        sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url""",
+    ),
+    Family(
+        "GSSAPI uses the Kerberos ticket of the process",
+        "Get a ticket with kinit, or set the environment variable KRB5_CLIENT_KTNAME to a keytab.",
+        """sasl.kerberos.keytab sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
+        sasl.kerberos.principal sasl.kerberos.ticket.renew.jitter
+        sasl.kerberos.ticket.renew.window.factor""",
+    ),
+)
+"""Configurations of Kafka's Java consumer, also of its older releases."""
 
 SPARK = (
     Family(
@@ -70,6 +156,14 @@ SPARK = (
         "Call .schema(...) before load(); key and value may be string there.",
         "schema columns userschema",
     ),
+    Family(
+        "the driver retries until the brokers respond, and an outage does not end a query",
+        "Set the backoff between retries with 'kafka.retry.backoff.ms' and 'kafka.retry.backoff.max.ms'.",
+        "fetchoffset.numretries fetchoffset.retryintervalms",
+    ),
+    Family("a topic has no path", "Call load() without an argument, and set 'subscribe'.", "path"),
+    Family("it names a topic to write to", "Set 'subscribe'. To write, use format('kafka').", "topic"),
+    Family("the query joins one named group", "Set 'kafka.group.id'.", "groupidprefix"),
 )
 
 OTHER_WORDS = (
@@ -211,8 +305,24 @@ FORMER = (
         "Set 'offsetCommit.timeoutMs', 'offsetCommit.numRetries' or 'offsetCommit.retryIntervalMs'.",
         "groupcommit.timeoutms groupcommit.numretries groupcommit.retryintervalms",
     ),
+    Family(
+        "a batch waits for one commit request, and the source retries a failed commit later",
+        "Limit the wait with 'offsetCommit.timeoutMs'.",
+        "commitmode",
+    ),
+    Family(
+        "without commits the group can neither move partitions between members nor end an AvailableNow run",
+        "To read without commits use format('kafka'), or set a separate 'kafka.group.id'.",
+        "commitoffsets",
+    ),
+    Family(
+        "the source retries until the group is available again, and fails only on permanent errors",
+        "Set the backoff between retries with 'kafka.retry.backoff.ms' and 'kafka.retry.backoff.max.ms'.",
+        "grouprebalance.numretries grouprebalance.retryintervalms",
+    ),
+    Family("the rebalance timeout limits a revocation", "Set 'kafka.max.poll.interval.ms'.", "rebalancedraintimeoutms"),
 )
-"""Names in earlier releases of this package."""
+"""Names that this package had before."""
 
 WRITERS = (
     Family(
@@ -276,7 +386,7 @@ CLIENTS = (
     Family(
         _RENAMED,
         "Set 'kafka.partition.assignment.strategy'.",
-        "membership.protocol assignment.strategy assignor assignors",
+        "membership.protocol assignment.strategy assignor assignors partition.allocator",
     ),
     Family(
         "the source chooses it itself",
@@ -286,7 +396,7 @@ CLIENTS = (
         api.version.fallback.ms api.version.auto.timeout.ms reconnect.backoff.jitter.ms enable.random.seed
         builtin.features client.software.name client.software.version internal.termination.signal
         coordinator.query.interval.ms group.protocol.type selector kafka.client legacy.iterator
-        topic.blacklist default.topic.conf message.copy.max.bytes consume.callback.max.messages auto.start
+        topic.blacklist use.rdkafka default.topic.conf message.copy.max.bytes consume.callback.max.messages auto.start
         consumer.id member.id generation.id offsets.channel.backoff.ms offsets.channel.socket.timeout.ms ssl.curves.list
         ssl.sigalgs.list ssl.providers ssl.engine.location ssl.engine.id ssl.ca.certificate.stores metrics.enabled""",
     ),
@@ -296,13 +406,13 @@ CLIENTS = (
         """enable.auto.offset.store offset.store.method offset.store.path offset.store.sync.interval.ms
         auto.commit autocommit auto.commit.interval.messages commit.interval.ms
         offsets.storage dual.commit.enabled offsets.commit.max.retries ack.mode ackmode
-        commit.interval commit.on.checkpoint""",
+        commit.interval commit.on.checkpoint enable.auto.commit auto.commit.enable""",
     ),
     Family(
         "the source passes rows to Spark without a record buffer",
         "Limit a batch with 'maxOffsetsPerTrigger', and the memory of a task with 'kafka.fetch.max.bytes'.",
         """queued.min.messages queued.max.messages.kbytes queued.max.message.chunks fetch.queue.backoff.ms
-        max.poll.size prefetch""",
+        max.poll.size prefetch max.poll.records queued.max.messages""",
     ),
     Family(
         "a query has no end, and a run of AvailableNow stops at the current end offsets",
@@ -332,7 +442,8 @@ CLIENTS = (
     Family(
         "TLS without certificate checks does not protect the connection",
         "Set 'kafka.ssl.truststore.location' to a PEM file with the certificate's CA.",
-        "insecure verify ssl.insecure tls.insecure ssl.verify verify.ssl insecure.skip.verify skip.verify",
+        """insecure verify ssl.insecure tls.insecure ssl.verify verify.ssl insecure.skip.verify skip.verify
+        enable.ssl.certificate.verification""",
     ),
     Family(
         "the options for OAuth are those of Kafka's Java client",
@@ -365,6 +476,34 @@ CLIENTS = (
         default.value.serde connector key.fields value.fields-include tasks.max connector.class topology.optimization
         semantic""",
     ),
+    Family(
+        "a query waits for records without a limit",
+        "Set 'kafkaConsumer.pollTimeoutMs' to limit the wait of a task.",
+        "consumer.timeout.ms",
+    ),
+    Family("Spark tasks fetch the records", "Set the number of tasks with 'minPartitions'.", "num.consumer.fetchers"),
+    Family(_RENAMED, "Set 'kafka.max.partition.fetch.bytes'.", "fetch.message.max.bytes"),
+    Family(_RENAMED, "Set 'kafka.retry.backoff.ms'.", "fetch.error.backoff.ms"),
+    Family("the source always accepts gaps between offsets", _REMOVE, "compacted.topic"),
+    Family(
+        "the source logs, counts and retries failed commits", "Set 'onCommitFailure'.", "default.offset.commit.callback"
+    ),
+    Family("the source asks each broker for its versions", _REMOVE, "api.version api.version.request"),
+    Family(
+        "the brokers manage consumer groups, without ZooKeeper",
+        "Set 'kafka.bootstrap.servers'.",
+        "zk.hosts zookeeper.connect",
+    ),
+    Family(_RENAMED, "Set 'kafka.ssl.truststore.location'.", "ssl.ca.location"),
+    Family(_RENAMED, "Set 'kafka.ssl.truststore.certificates'.", "ssl.ca.pem"),
+    Family(
+        "one PEM file contains the certificate chain and the private key",
+        "Set 'kafka.ssl.keystore.location'.",
+        "ssl.certificate.location ssl.key.location",
+    ),
+    Family(_RENAMED, "Set 'kafka.ssl.keystore.certificate.chain'.", "ssl.certificate.pem"),
+    Family(_RENAMED, "Set 'kafka.ssl.keystore.key'.", "ssl.key.pem"),
+    Family(_RENAMED, "Set 'kafka.sasl.mechanism'.", "sasl.mechanisms"),
 )
 
 BROKERS = (
@@ -384,7 +523,7 @@ BROKERS = (
     ),
 )
 
-FAMILIES = (*SPARK, *OTHER_WORDS, *FORMER, *WRITERS, *CLIENTS, *BROKERS)
+FAMILIES = (*KAFKA, *SPARK, *OTHER_WORDS, *FORMER, *WRITERS, *CLIENTS, *BROKERS)
 
 _WITHOUT_PREFIX = "Write the name of Kafka's Java client with kafka. before it, for example kafka.fetch.min.bytes."
 

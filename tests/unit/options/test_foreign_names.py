@@ -224,7 +224,7 @@ ANSWERS = {
     "zookeeper_connect": "'kafka.bootstrap.servers'",
     "zookeeper.session.timeout.ms": "ZooKeeper",
     "auto_start": ITSELF,
-    "use_rdkafka": "one implementation",
+    "use_rdkafka": ITSELF,
     "membership_protocol": "'kafka.partition.assignment.strategy'",
     # Flink, Connect, Streams, registries
     "scan.startup.mode": "'startingOffsets'",

@@ -158,11 +158,11 @@ def test_the_error_for_an_unlike_name_is_short_and_names_the_page() -> None:
 
 
 def test_an_unsupported_option_is_an_error_in_any_spelling() -> None:
-    for name, (_, instead) in UNSUPPORTED.items():
+    for name, family in UNSUPPORTED.items():
         for written in (name, name.upper(), f"kafka.{name}", name.replace(".", "_")):
             happened, action = error(GOOD | {written: "s3cret"})
             assert f"'{written}' is not supported: " in happened
-            assert action == instead
+            assert action == family.action
 
 
 def test_the_error_for_an_option_of_other_clients_names_the_alternative() -> None:
@@ -183,5 +183,5 @@ def test_the_error_for_an_option_of_other_clients_names_the_alternative() -> Non
 def test_no_unsupported_name_is_an_option_and_every_alternative_is_one() -> None:
     known = {option.name.lower() for option in OPTIONS}
     assert not known & {prefix + name for name in UNSUPPORTED for prefix in ("", "kafka.")}
-    named = {name for _, instead in UNSUPPORTED.values() for name in re.findall(r"'([A-Za-z.]{6,})'", instead)}
+    named = {name for family in UNSUPPORTED.values() for name in re.findall(r"'([A-Za-z.]{6,})'", family.action)}
     assert {name.lower() for name in named - {"string"}} <= known
