@@ -120,7 +120,13 @@ def _unknown(key: str) -> OptionError:
     return OptionError(f"Option {quoted(key)} is unknown.", f"Did you mean '{name}'?" if name else _PAGE)
 
 
-_FIRST_AND_MAXIMUM = [(small, large) for small, large, ratio in _RELATED if ratio == 1]
+_FIRST_AND_MAXIMUM = (
+    ("wire.retry_backoff", "wire.retry_backoff_max"),
+    ("wire.reconnect_backoff", "wire.reconnect_backoff_max"),
+    ("wire.connect_timeout", "wire.connect_timeout_max"),
+    ("oauth.retry_backoff", "oauth.retry_backoff_max"),
+)
+"""The places of a first backoff or timeout and of its maximum."""
 
 
 def _settings(values: dict[str, Any]) -> SourceOptions:

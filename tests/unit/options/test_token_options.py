@@ -98,6 +98,13 @@ def test_options_take_precedence_over_the_login_line_as_in_java() -> None:
     assert provider(CLIENT | scope | line('scope="old"')) == replace(plain, scope="new")
 
 
+def test_a_first_backoff_of_token_requests_above_the_maximum_is_the_maximum() -> None:
+    backoffs = {"kafka.sasl.login.retry.backoff.ms": "5000", "kafka.sasl.login.retry.backoff.max.ms": "2000"}
+    client = provider(CLIENT | backoffs)
+    assert isinstance(client, ClientCredentials)
+    assert (client.retry_backoff, client.retry_backoff_max) == (2.0, 2.0)
+
+
 def test_a_url_may_be_a_file_or_http(tmp_path: Path) -> None:
     token = tmp_path / "a token?"
     token.write_text("t0ken")
