@@ -11,7 +11,7 @@ NEWEST := .venv-newest
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 # Spark's Python processes start 0.7 s sooner; test-oldest runs without it, as most users do.
-BYTECODE = env -u SPARK_HOME $(@D)/bin/python -m spark_group_source.spark.bytecode > /dev/null
+BYTECODE = env -u SPARK_HOME $(@D)/bin/python tests/bytecode.py > /dev/null
 CORE := tests/unit tests/integration -m '(core or not integration) and not slow'
 # Two processes, each with its own Kafka and Spark if its tests need them; each test file runs in one process.
 # The files stay in the order of conftest.py: those with brokers first.

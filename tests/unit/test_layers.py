@@ -16,7 +16,7 @@ query.start_specs query.limits query.starts.rules query.starts.resolver group.me
 group.error_actions group.classic.states group.consumer.states group.commits group.description lag.model
 """
 SPARK_DOORS = """
-spark.schema spark.stream spark.notifications.set_up spark.batch spark.source spark.tasks spark.bytecode
+spark.schema spark.stream spark.notifications.set_up spark.batch spark.source spark.tasks
 spark.started_queries lag.listener migration __init__
 """
 ABOVE = {"options", "query", "spark", "lag", "migration", "testing"}

@@ -1,8 +1,9 @@
-"""Adds bytecode to PySpark's zip: ``python -m spark_group_source.spark.bytecode``, once after each installation.
+"""Adds bytecode to the zip of the PySpark in a virtual environment, so that the tests in it take less time.
 
 Spark puts ``pyspark.zip`` first on the path of the Python processes that it starts, and Python caches no bytecode of
 modules in a zip. Each process therefore compiles PySpark: 0.7 s of a core at each start of a query, before its
-reader runs. Python uses bytecode that lies in the zip beside its source.
+reader runs. Python uses bytecode that lies in the zip beside its source. Users get that only if
+PySpark's own build adds it, because one package must not change the installation of another.
 
 Python also reads the zip's directory when it imports from the zip, up to 3.12 once for each package that it imported
 so far. PySpark's own tests are half of the entries, so the new directory leaves them out.
