@@ -28,7 +28,7 @@ def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, appl
     """Logs which other members of the group belong to this application.
 
     One lookup at the start of each query is enough: of two queries the later one sees the other. Where the user's
-    process checks the queries (:mod:`spark_group_source.spark.started_queries`), it knows them by name, and warns.
+    process checks the queries (:mod:`spark_group_source.spark.start_checks`), it knows them by name, and warns.
     """
     if not application_id:
         return

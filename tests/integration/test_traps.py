@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_group_source import register
-from spark_group_source.spark import started_queries
 from spark_group_source.spark.notifications import set_up
-from spark_group_source.spark.shared_sources import reads_each_record_once, sharing, stream_sources
+from spark_group_source.spark.start_checks import started_queries
+from spark_group_source.spark.start_checks.logical_plan import stream_sources
+from spark_group_source.spark.start_checks.shared_sources import sharing
+from spark_group_source.spark.start_checks.unions import reads_each_record_once
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.conftest import Read, Stream
 from tests.integration.query_process import PlainQuery, eventually, source_options

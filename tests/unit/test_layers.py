@@ -17,7 +17,7 @@ group.error_actions group.classic.states group.consumer.states group.commits gro
 """
 SPARK_DOORS = """
 spark.schema spark.stream spark.notifications.set_up spark.batch spark.source spark.tasks
-spark.started_queries lag.listener migration __init__
+spark.start_checks.started_queries lag.listener migration __init__
 """
 ABOVE = {"options", "query", "spark", "lag", "migration", "testing"}
 FORBIDDEN = {

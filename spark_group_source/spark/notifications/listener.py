@@ -18,7 +18,7 @@ from typing import Any
 from spark_group_source.offsets import parse_progress_offset
 from spark_group_source.spark.notifications.messages import Rejection
 from spark_group_source.spark.notifications.server import NotificationServer
-from spark_group_source.spark.started_queries import StartedQueries
+from spark_group_source.spark.start_checks.started_queries import StartedQueries
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_group_source.offsets import OffsetRange
-from spark_group_source.spark.tasks import split_into_tasks
+from spark_group_source.spark.task_splitting import split_into_tasks
 
 SIZES = st.lists(st.integers(min_value=0, max_value=50), max_size=40)
 AT_LEAST_1 = st.integers(min_value=1, max_value=60)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.spark import started_queries
 from spark_group_source.spark.notifications.messages import source_key
-from spark_group_source.spark.started_queries import StartedQueries
+from spark_group_source.spark.start_checks import started_queries
+from spark_group_source.spark.start_checks.started_queries import StartedQueries
 
 ORDERS = {"kafka.bootstrap.servers": "one:9092,two:9092", "kafka.group.id": "g", "subscribe": "orders"}
 KEY = source_key(parse_options(ORDERS))

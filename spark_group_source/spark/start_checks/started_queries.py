@@ -18,14 +18,9 @@ from pyspark import __version__ as pyspark_version
 from spark_group_source.options.offset_specs import Latest
 from spark_group_source.options.source_options import SourceOptions, batch_end
 from spark_group_source.spark.notifications.messages import Rejection, source_key
-from spark_group_source.spark.shared_sources import (
-    StreamSource,
-    batch_sources,
-    reads_each_record_once,
-    share,
-    sharing,
-    stream_sources,
-)
+from spark_group_source.spark.start_checks.logical_plan import StreamSource, batch_sources, stream_sources
+from spark_group_source.spark.start_checks.shared_sources import share, sharing
+from spark_group_source.spark.start_checks.unions import reads_each_record_once
 from spark_group_source.text import some
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,55 @@
+"""Spark's logical plan of a query, an object of the JVM: its nodes, and the sources of this package in it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.options.source_options import SourceOptions
+
+SOURCE = "kafka-group"
+
+
+class StreamSource(NamedTuple):
+    """A source of a streaming query."""
+
+    relation: Any
+    """The leaf of Spark's analyzed plan, an object of the JVM."""
+    options: SourceOptions
+
+
+def leaves(plan: Any) -> list[Any]:
+    """The leaves of a plan, equal ones once: Spark creates a source for each."""
+    return items(plan.collectLeaves().distinct())
+
+
+def stream_sources(plan: Any) -> list[StreamSource]:
+    """The sources of this package in the analyzed plan of a streaming query."""
+    return [StreamSource(leaf, _options(leaf.extraOptions())) for leaf in leaves(plan) if _is_stream(leaf)]
+
+
+def batch_sources(plan: Any) -> list[SourceOptions]:
+    """The options of the batch DataFrames of this package in a plan."""
+    return [_options(leaf.options()) for leaf in leaves(plan) if _is_batch(leaf)]
+
+
+def _is_stream(leaf: Any) -> bool:
+    return kind(leaf) == "StreamingRelationV2" and leaf.sourceName().lower() == SOURCE
+
+
+def _is_batch(leaf: Any) -> bool:
+    return kind(leaf) == "DataSourceV2Relation" and leaf.table().name().lower() == SOURCE
+
+
+def _options(options: Any) -> SourceOptions:
+    return parse_options(dict(options.asCaseSensitiveMap()))
+
+
+def kind(node: Any) -> str:
+    name: str = node.getClass().getSimpleName()
+    return name
+
+
+def items(sequence: Any) -> list[Any]:
+    """The items of a sequence of Scala's."""
+    return [sequence.apply(number) for number in range(sequence.size())]

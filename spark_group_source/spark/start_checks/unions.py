@@ -1,0 +1,93 @@
+"""Unions whose branches share a group: each record passes such a union once if its branches are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spark_group_source.spark.start_checks.logical_plan import StreamSource, items, kind
+
+ROW_BY_ROW = {
+    *("Project", "Filter", "Union", "Generate", "Expand", "Sample", "SubqueryAlias", "View", "ResolvedHint"),
+    *("EventTimeWatermark", "CollectMetrics", "Repartition", "RepartitionByExpression", "RebalancePartitions"),
+    *("TypedFilter", "MapElements", "MapPartitions", "DeserializeToObject", "SerializeFromObject"),
+    *("MapInPandas", "MapInArrow", "PythonMapInArrow"),
+}
+"""Nodes of Spark's plans that treat each row without regard to others. Those that count, compare or limit rows, as
+aggregations do, are not among them: a branch of a union would do so with only some of the rows."""
+
+
+def reads_each_record_once(plan: Any, sources: Sequence[StreamSource]) -> bool:
+    """Whether these sources are branches of one union that treats them alike: whichever reads a record, it passes once.
+
+    What the branches do is compared in Spark's canonical form, in which equal columns have equal ids. ``False`` means
+    that this is not proven.
+    """
+    relations = [source.relation for source in sources]
+    union = _lowest_common_node(plan, relations)
+    if kind(union) != "Union":
+        return False
+    branches = [branch for branch in _branches(union) if _reads_any(branch, relations)]
+    occurrences = [leaf for leaf in items(union.collectLeaves()) if leaf in relations]
+    if not len(branches) == len(occurrences) == len(relations):
+        return False  # one of them is read twice, or a branch joins two
+    first, *others = [branch.canonicalized() for branch in branches]
+    canonical = [relation.canonicalized() for relation in relations]
+    return all(_are_alike(first, other, canonical) for other in others)
+
+
+def _lowest_common_node(plan: Any, relations: Sequence[Any]) -> Any:
+    """The lowest node of a plan above all of these leaves."""
+    node = plan
+    while True:
+        below = [child for child in items(node.children()) if _reads_any(child, relations)]
+        if len(below) != 1:
+            return node
+        node = below[0]
+
+
+def _branches(union: Any) -> list[Any]:
+    """The branches of a union; those of a union directly below it count as its own."""
+    found = []
+    for child in items(union.children()):
+        found += _branches(child) if kind(child) == "Union" else [child]
+    return found
+
+
+def _reads_any(node: Any, relations: Sequence[Any]) -> bool:
+    return any(leaf in relations for leaf in items(node.collectLeaves()))
+
+
+def _are_alike(one: Any, other: Any, sources: Sequence[Any]) -> bool:
+    """Whether two canonical plans do the same, if each of ``sources`` counts as equal to the others."""
+    one, other = _without_selection_of_all(one), _without_selection_of_all(other)
+    if one in sources:
+        return other in sources
+    if one == other:
+        return True
+    below, other_below = items(one.children()), items(other.children())
+    if not below or len(below) != len(other_below) or kind(one) != kind(other):
+        return False
+    if not _treats_each_row_alone(one, below) or _own_parts(one, below) != _own_parts(other, other_below):
+        return False
+    return all(_are_alike(*pair, sources) for pair in zip(below, other_below, strict=True))
+
+
+def _treats_each_row_alone(node: Any, children: Sequence[Any]) -> bool:
+    """Whether a node gives the same rows wherever its input is divided; a join with a table does."""
+    if kind(node) == "Join":
+        return sum(1 for child in children if child.isStreaming()) == 1
+    return kind(node) in ROW_BY_ROW
+
+
+def _without_selection_of_all(node: Any) -> Any:
+    """Without a projection on the columns that are there already, as ``unionByName`` adds it to one branch."""
+    while kind(node) == "Project" and node.projectList() == node.child().output():
+        node = node.child()
+    return node
+
+
+def _own_parts(node: Any, children: Sequence[Any]) -> list[Any]:
+    """What a node consists of but its children: expressions, and settings of its kind."""
+    parts = [node.productElement(number) for number in range(node.productArity())]
+    return [part for part in parts if part not in children]
