@@ -7,8 +7,8 @@ from contextlib import closing
 
 from protocol_costs.waiting import POLL_S, TIMEOUT_S, Options, check_time
 from spark_group_source.fetch.reader import read
-from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.offsets import BatchOffset
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.driver import Driver

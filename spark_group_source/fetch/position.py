@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import ceil
 
 from spark_group_source.fetch.messages import FetchErrorAction
-from spark_group_source.fetch.settings import MAX_REQUEST_BYTES
+from spark_group_source.fetch.task_settings import MAX_REQUEST_BYTES
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, TopicPartition
 from spark_group_source.records.batches import RecordBatches
 

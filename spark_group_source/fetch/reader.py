@@ -6,12 +6,10 @@ new leader has the range (KIP-320).
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,150 +18,25 @@ import pyarrow as pa
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import BrokerError, DeadlineExceeded, ProtocolError, RecordsError, RetriableError
 from spark_group_source.fetch import read_ahead
-from spark_group_source.fetch.errors import FetchErrorHandler, PreferredReplicas, metadata_error
+from spark_group_source.fetch.broker_selection import BrokerSelection
+from spark_group_source.fetch.cluster_pool import pooled_cluster
+from spark_group_source.fetch.error_handler import FetchErrorHandler
 from spark_group_source.fetch.messages import FetchPartition, PartitionData, build_request, parse_response
 from spark_group_source.fetch.position import MIN_FETCH, READ_AHEAD, FetchPosition
+from spark_group_source.fetch.preferred_replicas import PreferredReplicas
 from spark_group_source.fetch.read_ahead import ReadAheadBuffer
-from spark_group_source.fetch.settings import MAX_REQUEST_BYTES
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.offsets import UNKNOWN_EPOCH
+from spark_group_source.fetch.task_settings import MAX_REQUEST_BYTES
 from spark_group_source.records.batches import PartitionRecords, RecordBatches, find_record_batches
 from spark_group_source.records.decode import Decoder
 from spark_group_source.text import some
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection, Response
-from spark_group_source.wire.identity import ClusterIdentity
-from spark_group_source.wire.leaders import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
-from spark_group_source.wire.metadata import Topic
-from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.tokens import import_token
 from spark_group_source.wire.waiting import poll_readable
 
 log = logging.getLogger(__name__)
-
-AUTH_RETRY_TIMEOUT = 60.0
-"""How long a task in a new worker process retries a rejected authentication, in seconds. The driver was accepted with
-the same settings, so a broker that rejects is often still starting. Each task attempt has this time, and one failed
-task attempt must not fail a query that ran for weeks."""
-
-_PoolKey = tuple[int, WireOptions, str]
-
-_idle_clusters: dict[_PoolKey, tuple[float, Cluster]] = {}
-
-
-@contextlib.contextmanager
-def pooled_cluster(options: WireOptions, cluster_id: str = "") -> Iterator[Cluster]:
-    """A cluster for one task, kept for the next task. A failed task closes it, because its connections may be broken.
-
-    Its brokers must belong to the cluster with this id; if it is empty, to that of the first broker that answers.
-
-    A worker process runs one task at a time, in one thread. The process id is part of the key, because a forked worker
-    must not use its parent's sockets.
-    """
-    key = (os.getpid(), options, cluster_id)
-    _close_idle()
-    _, idle = _idle_clusters.pop(key, (0.0, None))
-    cluster = idle or Cluster(options, AUTH_RETRY_TIMEOUT, ClusterIdentity(cluster_id))
-    try:
-        yield cluster
-    except BaseException:
-        cluster.close()
-        raise
-    # Some MB for each connection, which a worker would otherwise keep for every query that it served.
-    cluster.release_buffers()
-    _, other = _idle_clusters.pop(key, (0.0, None))
-    if other is not None:
-        # Only tests run two tasks at once.
-        other.close()
-    _idle_clusters[key] = (monotonic(), cluster)
-
-
-def _close_idle() -> None:
-    for key, (last_used, cluster) in list(_idle_clusters.items()):
-        if key[0] != os.getpid() or monotonic() - last_used > key[1].max_idle:
-            del _idle_clusters[key]
-            cluster.close()
-
-
-class BrokerSelection:
-    """The brokers to fetch the positions of one task from."""
-
-    def __init__(self, cluster: Cluster, replicas: PreferredReplicas, errors: FetchErrorHandler) -> None:
-        self._cluster = cluster
-        self._replicas = replicas
-        self._errors = errors
-
-    def brokers(self, positions: Sequence[FetchPosition]) -> Iterator[tuple[FetchPosition, int]]:
-        """Each position with the broker to fetch from now: its leader, or a follower.
-
-        Requests new metadata after an error of any position. A position without a leader backs off.
-
-        Raises:
-            DataLoss, TopicError: as :meth:`FetchErrorHandler.handle_error`.
-        """
-        try:
-            topics = self._metadata(positions)
-        except RetriableError as error:
-            self._errors.back_off(positions, error.happened)
-            return
-        with_leader = []
-        for position in positions:
-            leader = self._leader(position, topics)
-            if leader is not None:
-                with_leader.append((position, leader))
-        self._check_epochs([position for position, _ in with_leader if position.needs_epoch_check], topics)
-        for position, leader in with_leader:
-            if not position.needs_epoch_check:
-                yield position, self._replicas.broker(position.tp, leader)
-
-    def _metadata(self, positions: Sequence[FetchPosition]) -> Mapping[str, Topic]:
-        """The topics of the positions, which are not older than an error, nor than the plan."""
-        topic_names = {position.tp.topic for position in positions}
-        fresh = any(position.backoff for position in positions)
-        topics = self._cluster.topics(topic_names, self._errors.deadline(), fresh=fresh)
-        if not fresh and any(UNKNOWN_EPOCH < _leader_epoch(each, topics) < each.verified_epoch for each in positions):
-            return self._cluster.topics(topic_names, self._errors.deadline(), fresh=True)
-        return topics
-
-    def _leader(self, position: FetchPosition, topics: Mapping[str, Topic]) -> int | None:
-        """The leader of a position, which learns its epoch and the topic's id; ``None`` if the position backs off."""
-        topic = topics.get(position.tp.topic)
-        if error_code := metadata_error(position, topic):
-            self._errors.handle_error(position, error_code)
-            return None
-        if topic is None:
-            return None  # which is an error above
-        position.topic_id = topic.id or position.topic_id
-        position.leader_epoch = _leader_epoch(position, topics)
-        leader = topic.partitions.get(position.tp.partition)
-        if leader is None:
-            self._errors.back_off([position], "it has no leader, or does not exist")
-        return leader
-
-    def _check_epochs(self, positions: Sequence[FetchPosition], topics: Mapping[str, Topic]) -> None:
-        """Asks leaders elected after the plan whether their logs still have the ranges up to their ends."""
-        if not positions:
-            return
-        verified_epochs = {position.tp: position.verified_epoch for position in positions}
-        epoch_ends = epoch_end_offsets(self._cluster, topics, verified_epochs, self._errors.deadline())
-        for position in positions:
-            epoch_end = epoch_ends.get(position.tp)
-            if epoch_end is None:
-                self._errors.back_off([position], "its leader does not answer OffsetForLeaderEpoch")
-            elif epoch_end.end_offset == UNDEFINED_EPOCH_OFFSET:
-                epochs = f"epoch {epoch_end.leader_epoch}, older than epoch {position.verified_epoch} before"
-                self._errors.back_off([position], f"its leader has {epochs}")
-            elif epoch_end.end_offset < position.range.end:
-                self._errors.handle_truncation(position, epoch_end)
-            else:
-                position.verified_epoch = epoch_end.leader_epoch
-
-
-def _leader_epoch(position: FetchPosition, topics: Mapping[str, Topic]) -> int:
-    topic = topics.get(position.tp.topic)
-    return topic.epochs.get(position.tp.partition, UNKNOWN_EPOCH) if topic else UNKNOWN_EPOCH
-
 
 PURPOSE = "fetch"
 CONNECT_TIME = 10.0

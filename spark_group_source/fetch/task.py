@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from spark_group_source.fetch.settings import FetchSettings
+from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.tokens import ExportedToken

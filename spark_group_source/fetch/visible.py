@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_group_source.fetch.reader import TaskReader
-from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.cluster import Cluster

@@ -19,7 +19,7 @@ from spark_group_source.lag.model import Sample
 from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.leaders import list_offsets
+from spark_group_source.wire.offset_lookup import list_offsets
 
 log = logging.getLogger(__name__)
 

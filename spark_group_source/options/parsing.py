@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_group_source.errors import OptionError
-from spark_group_source.fetch.settings import FetchSettings
+from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import numbers_by_topic

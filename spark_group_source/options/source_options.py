@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from spark_group_source.errors import OptionError
-from spark_group_source.fetch.settings import FetchSettings
+from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.options.offset_specs import (
     AtTimestamp,
     Earliest,

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import MISSING
 from typing import Any
 
-from spark_group_source.fetch.settings import FetchSettings
+from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.options.logins import parse_jaas

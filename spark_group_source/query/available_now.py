@@ -26,8 +26,9 @@ from spark_group_source.query.offset_tracker import UNDECIDED
 from spark_group_source.query.tails import SCAN_TIMEOUT, Tail, TailScan
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted, unreadable
 from spark_group_source.text import some
-from spark_group_source.wire.leaders import HEALED_BY_NEW_METADATA, list_offsets
+from spark_group_source.wire.leaders import HEALED_BY_NEW_METADATA
 from spark_group_source.wire.metadata import partitions_of
+from spark_group_source.wire.offset_lookup import list_offsets
 from spark_group_source.wire.stale_metadata import EveryBroker, unknown_to_all
 
 log = logging.getLogger(__name__)

@@ -25,8 +25,9 @@ from spark_group_source.query.topic_validator import TopicValidator
 from spark_group_source.text import names, some
 from spark_group_source.wire.cluster import MIN_BROKER_TIMEOUT, Cluster
 from spark_group_source.wire.identity import ClusterIdentity
-from spark_group_source.wire.leaders import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets, list_offsets
+from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
 from spark_group_source.wire.metadata import Topic, partitions_of
+from spark_group_source.wire.offset_lookup import list_offsets
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ logs a warning. The kinds, in the order in which they are checked:
    d. the log **diverged**: it was truncated by a new leader before the position, as leader epochs show;
    e. the log was **truncated**: it ends before the position.
 4. In an AvailableNow run: the log was **truncated before the target** of the run.
-5. In a task: retention has deleted records of its range, or the log was truncated in it (``fetch/errors.py``).
+5. In a task: retention has deleted records of its range, or the log was truncated in it (``fetch/error_handler.py``).
 
 A leader that does not answer (leader unavailable) is no data loss: the query waits for it.
 
@@ -43,7 +43,7 @@ from spark_group_source.query.topic_ids import TopicIds
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.leaders import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
+from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
 
 log = logging.getLogger(__name__)
 Loss = TypeVar("Loss")

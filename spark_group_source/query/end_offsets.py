@@ -14,7 +14,7 @@ from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.leaderless_probe import LeaderlessProbe
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.leaders import list_offsets
+from spark_group_source.wire.offset_lookup import list_offsets
 
 log = logging.getLogger(__name__)
 

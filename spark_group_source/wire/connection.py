@@ -32,7 +32,7 @@ from spark_group_source.errors import (
     RetriableError,
 )
 from spark_group_source.varints import decode_unsigned
-from spark_group_source.wire import sockets, versions
+from spark_group_source.wire import sockets, tcp, versions
 from spark_group_source.wire.reachability import ADDRESSES
 from spark_group_source.wire.settings import Sasl, WireOptions
 from spark_group_source.wire.waiting import Interrupted, sleep, wait_ready
@@ -309,7 +309,7 @@ class Connection:
             DeadlineExceeded: connecting took too long.
             ProtocolError: no common version, or the server is not a Kafka broker.
         """
-        sock = sockets.connect(host, port, options, deadline)
+        sock = tcp.connect(host, port, options, deadline)
         with _address_recorded(sock):
             if options.tls is not None:
                 from spark_group_source.wire import tls

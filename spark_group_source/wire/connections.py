@@ -13,7 +13,7 @@ from spark_group_source.errors import (
     OtherCluster,
     RetriableError,
 )
-from spark_group_source.wire import sockets, versions
+from spark_group_source.wire import resolver, versions
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.failures import Address, AuthFailures, ReconnectBackoff
 from spark_group_source.wire.identity import ClusterIdentity
@@ -63,7 +63,7 @@ class Connections:
 
     def to_bootstrap(self, host: str, port: int, deadline: Deadline) -> Connection:
         """Returns the open connection to a bootstrap server, or opens one. Raises what :meth:`to_broker` does."""
-        names = sockets.canonical_names(host, deadline) if self._options.canonical_bootstrap else [host]
+        names = resolver.canonical_names(host, deadline) if self._options.canonical_bootstrap else [host]
         kept = self._bootstrap
         if kept is not None and kept.host in names and kept.port == port and self._is_reusable(kept):
             return kept

@@ -13,7 +13,7 @@ from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.query import available_now
 from spark_group_source.query.starts.callback import OffsetsByTopic
-from spark_group_source.wire.leaders import list_offsets
+from spark_group_source.wire.offset_lookup import list_offsets
 from tests.contract.conftest import Background, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 

@@ -15,8 +15,8 @@ from typing import TypeVar
 import pytest
 
 from spark_group_source.fetch.reader import read
-from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.group.classic import protocol as classic_protocol
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spark_group_source.errors import DeadlineExceeded, OtherCluster
-from spark_group_source.fetch import reader
+from spark_group_source.fetch import cluster_pool, reader
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.source_options import SourceOptions
@@ -38,9 +38,9 @@ def other() -> Iterator[FakeKafka]:
 @pytest.fixture(autouse=True)
 def idle_clusters() -> Iterator[None]:
     yield
-    for _, kept in reader._idle_clusters.values():
+    for _, kept in cluster_pool._idle_clusters.values():
         kept.close()
-    reader._idle_clusters.clear()
+    cluster_pool._idle_clusters.clear()
 
 
 class Swap:

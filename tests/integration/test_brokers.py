@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.fetch import reader
+from spark_group_source.fetch import cluster_pool
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.spark.schema import source_schema
@@ -75,9 +75,9 @@ def cluster(kafka: EmbeddedKafka) -> Iterator[Cluster]:
 def idle_clusters() -> Iterator[None]:
     """Closes the connections that a task has kept in this process."""
     yield
-    for _, kept in reader._idle_clusters.values():
+    for _, kept in cluster_pool._idle_clusters.values():
         kept.close()
-    reader._idle_clusters.clear()
+    cluster_pool._idle_clusters.clear()
 
 
 def leader(cluster: Cluster, topic: str) -> int | None:

@@ -12,15 +12,15 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DataLoss, DeadlineExceeded
-from spark_group_source.fetch import reader
+from spark_group_source.fetch import cluster_pool
 from spark_group_source.fetch.reader import read
-from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.offsets import EARLIEST, LATEST, OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.leaders import list_offsets
+from spark_group_source.wire.offset_lookup import list_offsets
 from spark_group_source.wire.settings import WireOptions
 from tests.integration.standing import wire
 
@@ -40,9 +40,9 @@ def task(kafka: EmbeddedKafka) -> Iterator[Task]:
         )
 
     yield make
-    for _, kept in reader._idle_clusters.values():
+    for _, kept in cluster_pool._idle_clusters.values():
         kept.close()
-    reader._idle_clusters.clear()
+    cluster_pool._idle_clusters.clear()
 
 
 def rows(task: FetchTask) -> dict[int, bytes]:

@@ -13,17 +13,17 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.fetch.reader import TaskReader
-from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.offsets import LATEST, OffsetRange, TopicPartition
 from spark_group_source.query import size_samples
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.broker import java_command
 from spark_group_source.testing.ivy import BRIEF
-from spark_group_source.wire import sockets
+from spark_group_source.wire import tcp
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.leaders import list_offsets
+from spark_group_source.wire.offset_lookup import list_offsets
 from spark_group_source.wire.settings import WireOptions
 from tests.integration.standing import wire
 
@@ -82,13 +82,13 @@ def test_a_task_under_a_byte_quota_reads_everything_over_the_same_connections(
     topic = kafka.create_topic(unique("topic"))
     kafka.produce(topic, [f"{number:0{RECORD_BYTES}d}" for number in range(RECORDS)])
     opened = []
-    connect = sockets.connect
+    connect = tcp.connect
 
     def counted(*given: Any) -> Any:
         opened.append(given)
         return connect(*given)
 
-    monkeypatch.setattr(sockets, "connect", counted)
+    monkeypatch.setattr(tcp, "connect", counted)
     # All windows' worth is read at once, and the rest as fast as the quota allows.
     client = limited(f"consumer_byte_rate={RECORDS * RECORD_BYTES // ((WINDOWS + 2) * WINDOW_S)}")
     settings = FetchSettings(fetch_max_bytes=300_000)

@@ -25,8 +25,8 @@ from spark_group_source.errors import (
     TopicError,
 )
 from spark_group_source.fetch.reader import read
-from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options

@@ -11,8 +11,8 @@ from typing import Any
 
 from spark_group_source.errors import DataLoss
 from spark_group_source.fetch.reader import TaskReader
-from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.cluster import Cluster

@@ -23,7 +23,7 @@ from spark_group_source.lag.report import Snapshot, text
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.text import MOST_CHARACTERS, Secret, names, one_line, printable, quoted
-from spark_group_source.wire import sockets
+from spark_group_source.wire import tcp
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.oauth import Answer, _holder, _refusal
 from spark_group_source.wire.sasl import authenticate
@@ -57,7 +57,7 @@ def sasl_error(*responses: Any) -> str:
 
 def connect_error(host: str) -> str:
     try:
-        sockets.connect(host, 0, WireOptions(((host, 1),)), after())
+        tcp.connect(host, 0, WireOptions(((host, 1),)), after())
     except GroupSourceError as error:
         return str(error)
     return "no error"

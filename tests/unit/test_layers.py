@@ -71,7 +71,7 @@ def test_packages_import_only_lower_layers() -> None:
 
 def test_options_import_only_the_settings_of_tasks_and_members() -> None:
     allowed = {
-        "fetch.settings",
+        "fetch.task_settings",
         "group.settings",
         "group.subscription",
         "group.assignors",

@@ -20,8 +20,9 @@ from collections.abc import Mapping
 from spark_group_source.clock import Deadline
 from spark_group_source.offsets import LATEST, UNKNOWN_EPOCH, Offsets, PinnedOffsets, PinnedStart, TopicPartition
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.leaders import UNCHECKED, UNDEFINED_EPOCH_OFFSET, epoch_end_offsets, list_offsets
+from spark_group_source.wire.leader_epochs import UNCHECKED, UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
 from spark_group_source.wire.metadata import Topic, partitions_of
+from spark_group_source.wire.offset_lookup import list_offsets
 
 
 def starts_of(topics: Mapping[str, Topic], now: float) -> dict[TopicPartition, PinnedStart]:

@@ -65,7 +65,7 @@ from spark_group_source.query.starts.restored_checkpoint import RestoredCheckpoi
 from spark_group_source.query.starts.rules import Commits, Start, StartRule, Starts, log_starts, resume_at
 from spark_group_source.query.starts.unresolved import UnresolvedStarts
 from spark_group_source.text import names, some
-from spark_group_source.wire.leaders import list_offsets
+from spark_group_source.wire.offset_lookup import list_offsets
 
 log = logging.getLogger(__name__)
 

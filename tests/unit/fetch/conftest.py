@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_group_source.fetch import reader
+from spark_group_source.fetch import cluster_pool
 from tests.fake import FakeKafka
 
 
@@ -16,6 +16,6 @@ def fake() -> Iterator[FakeKafka]:
     with FakeKafka(brokers=2) as running:
         running.create_topic("t", partitions=2)
         yield running
-    for _, kept in reader._idle_clusters.values():
+    for _, kept in cluster_pool._idle_clusters.values():
         kept.close()
-    reader._idle_clusters.clear()
+    cluster_pool._idle_clusters.clear()

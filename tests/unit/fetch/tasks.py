@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_group_source.fetch.reader import read
-from spark_group_source.fetch.settings import FetchSettings
 from spark_group_source.fetch.task import FetchTask
+from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from tests.fake import FakeKafka

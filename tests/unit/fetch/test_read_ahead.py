@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from spark_group_source.fetch import read_ahead
+from spark_group_source.fetch.cluster_pool import pooled_cluster
 from spark_group_source.fetch.position import ESTIMATED_RECORD_SIZE, MIN_FETCH, READ_AHEAD, RecordSizes
 from spark_group_source.fetch.read_ahead import LOCAL_DIRECTORIES, MAX_AGE, REMOVAL_INTERVAL
-from spark_group_source.fetch.reader import TaskReader, pooled_cluster, read
+from spark_group_source.fetch.reader import TaskReader, read
 from spark_group_source.offsets import UNKNOWN_EPOCH
 from spark_group_source.records.batches import find_record_batches
 from tests.fake import FakeKafka, Fault

@@ -20,8 +20,8 @@ from spark_group_source.errors import (
     ProtocolError,
     TopicError,
 )
-from spark_group_source.fetch import reader
-from spark_group_source.fetch.errors import MAX_ATTEMPTS
+from spark_group_source.fetch import cluster_pool, reader
+from spark_group_source.fetch.error_handler import MAX_ATTEMPTS
 from spark_group_source.fetch.position import FetchPosition
 from spark_group_source.fetch.reader import TaskReader, read
 from spark_group_source.fetch.task import FetchTask
@@ -568,12 +568,12 @@ def test_connections_are_kept_for_the_next_task_and_not_after_a_failure(fake: Fa
 
 def test_idle_connections_are_closed_as_the_next_task_starts(fake: FakeKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched(fake, (0, 0, 20))
-    ((used, kept),) = reader._idle_clusters.values()
+    ((used, kept),) = cluster_pool._idle_clusters.values()
     for idle, closed in ((MAX_IDLE - 1, False), (MAX_IDLE + 1, True)):
-        monkeypatch.setattr(reader, "monotonic", lambda idle=idle: used + idle)
-        reader._close_idle()
+        monkeypatch.setattr(cluster_pool, "monotonic", lambda idle=idle: used + idle)
+        cluster_pool._close_idle()
         assert bool(kept._connections._by_purpose) != closed
-    assert not reader._idle_clusters
+    assert not cluster_pool._idle_clusters
 
 
 def test_unread_rows_leave_no_response_for_the_next_task(fake: FakeKafka) -> None:
@@ -649,7 +649,7 @@ def test_an_early_end_of_the_log_that_list_offsets_denies_times_out(fake: FakeKa
 def test_kept_connections_release_their_receive_buffers(fake: FakeKafka) -> None:
     fill(fake, rows=100, size=1000)
     fetched(fake, (0, 0, 400))
-    (kept,) = [each for _, each in reader._idle_clusters.values()]
+    (kept,) = [each for _, each in cluster_pool._idle_clusters.values()]
     receivers = [each._frame_reader for each in kept._connections._by_purpose.values()]
     assert receivers
     assert not any(each._spare_buffer or each._buffer for each in receivers)

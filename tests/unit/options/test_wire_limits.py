@@ -30,9 +30,9 @@ from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.query import size_samples
 from spark_group_source.query.size_samples import sample_sizes
-from spark_group_source.wire import sockets, versions
+from spark_group_source.wire import tcp, versions
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.leaders import _list_offsets_request
+from spark_group_source.wire.offset_lookup import _list_offsets_request
 from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka
 from tests.unit.options.test_option_names import VALUES, others
@@ -245,4 +245,4 @@ def test_sizes_of_samples_stay_within_their_field_however_many_partitions_lack_o
 @pytest.mark.parametrize("port", [-1, 0, 65536, 2**31 - 1])
 def test_an_advertised_port_that_is_none_is_a_broker_that_cannot_be_reached(port: int) -> None:
     with pytest.raises(BrokerUnavailable, match=rf"{port} is not a port.*advertised\.listeners"):
-        sockets.connect("127.0.0.1", port, WireOptions((("127.0.0.1", port),)), after())
+        tcp.connect("127.0.0.1", port, WireOptions((("127.0.0.1", port),)), after())

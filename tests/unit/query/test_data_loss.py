@@ -15,7 +15,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DataLoss, TopicError
-from spark_group_source.fetch import reader
+from spark_group_source.fetch import cluster_pool
 from spark_group_source.fetch.reader import read
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.group.clients import KafkaClients
@@ -32,7 +32,7 @@ from spark_group_source.query.owned_partition import OwnedPartition
 from spark_group_source.query.starts.pinned import PinnedStarts
 from spark_group_source.query.starts.rules import Start, StartRule
 from spark_group_source.records.columns import arrow_schema
-from spark_group_source.wire.leaders import EpochEndOffset
+from spark_group_source.wire.leader_epochs import EpochEndOffset
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 from tests.waiting import TIMEOUT, eventually
@@ -87,9 +87,9 @@ def running() -> Iterator[FakeKafka]:
         finally:
             while Query.made:
                 Query.made.pop().close()
-            for _, kept in reader._idle_clusters.values():
+            for _, kept in cluster_pool._idle_clusters.values():
                 kept.close()
-            reader._idle_clusters.clear()
+            cluster_pool._idle_clusters.clear()
 
 
 @pytest.fixture

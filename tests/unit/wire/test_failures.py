@@ -13,7 +13,7 @@ import pytest
 from spark_group_source import grace
 from spark_group_source.clock import JITTER, Backoff, Deadline, LogEvery
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
-from spark_group_source.fetch import reader
+from spark_group_source.fetch import cluster_pool
 from spark_group_source.grace import GRACE_PERIOD
 from spark_group_source.text import Secret
 from spark_group_source.wire.cluster import Cluster
@@ -133,7 +133,7 @@ def test_a_rejecting_broker_stops_no_other(fake: FakeKafka, cluster: Cluster, mo
 
 def test_a_task_in_a_new_process_retries_settings_of_the_driver(fake: FakeKafka, options: WireOptions) -> None:
     refuse(fake, times=3)
-    with reader.pooled_cluster(options) as cluster:
+    with cluster_pool.pooled_cluster(options) as cluster:
         assert cluster.metadata(["t"], after()).topics["t"].partitions
         cluster.close()
 

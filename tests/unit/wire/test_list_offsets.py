@@ -15,7 +15,8 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError, RetriableError, TopicError
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.leaders import _list_offsets_request, list_offsets, send_to_leaders
+from spark_group_source.wire.leaders import send_to_leaders
+from spark_group_source.wire.offset_lookup import _list_offsets_request, list_offsets
 from tests.fake import FakeKafka, Fault
 from tests.unit.fetch.tasks import unknown
 from tests.unit.hand_clock import Hand

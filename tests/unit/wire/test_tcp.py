@@ -14,7 +14,7 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, ProtocolError
 from spark_group_source.testing.broker import free_ports
-from spark_group_source.wire import reachability, sockets
+from spark_group_source.wire import reachability, resolver, sockets, tcp
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.reachability import ADDRESSES, MAX_KEPT, SERVERS
@@ -35,7 +35,7 @@ def server() -> Iterator[socket.socket]:
 def connect(server: socket.socket, **given: object) -> socket.socket:
     port = server.getsockname()[1]
     options = WireOptions(((LOOPBACK, port),), "test", **given)  # type: ignore[arg-type]
-    return sockets.connect(LOOPBACK, port, options, after())
+    return tcp.connect(LOOPBACK, port, options, after())
 
 
 def free_range() -> tuple[int, int]:
@@ -114,12 +114,12 @@ def test_a_resolver_that_hangs_times_out_and_uses_one_thread_per_host(monkeypatc
     for port in range(9092, 9095):
         for host in ("one", "two"):
             with pytest.raises(DeadlineExceeded, match=f"'{host}' was not resolved"):
-                sockets.connect(host, port, WireOptions((), "test"), after(0.02))
+                tcp.connect(host, port, WireOptions((), "test"), after(0.02))
         with pytest.raises(DeadlineExceeded, match="'one' was not resolved"):
-            sockets.canonical_names("one", after(0.02))
+            resolver.canonical_names("one", after(0.02))
     assert sorted(asked) == ["one", "one", "two"], "addresses of each, and the names of one"
     told.set()
-    assert sockets.canonical_names("one", after())
+    assert resolver.canonical_names("one", after())
 
 
 def test_a_late_result_of_the_resolver_fits_any_port(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_a_late_result_of_the_resolver_fits_any_port(server: socket.socket, monk
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     with pytest.raises(DeadlineExceeded):
-        sockets.connect(LOOPBACK, 1, WireOptions((), "test"), after(0.02))
+        tcp.connect(LOOPBACK, 1, WireOptions((), "test"), after(0.02))
     threading.Timer(0.05, told.set).start()
     with connect(server) as sock:
         assert sock.getpeername() == server.getsockname()
@@ -172,13 +172,13 @@ def dead(server: socket.socket) -> Iterator[int]:
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that connections were tried to, in order."""
     found: list[str] = []
-    begin = sockets._begin_connecting
+    begin = tcp._begin_connecting
 
     def recorded(family: int, remote: Any, *more: Any) -> socket.socket:
         found.append(remote[0])
         return begin(family, remote, *more)
 
-    monkeypatch.setattr(sockets, "_begin_connecting", recorded)
+    monkeypatch.setattr(tcp, "_begin_connecting", recorded)
     return found
 
 
@@ -193,7 +193,7 @@ def test_an_address_that_drops_packets_delays_only_the_first_connection(
     monkeypatch.setattr(reachability, "FIRST_PATIENCE", LONG)
     resolve_to(monkeypatch, DEAD, ALIVE)
     for _ in range(3):
-        with sockets.connect("broker", dead, WireOptions((), "test"), after(LONG / 4)) as sock:
+        with tcp.connect("broker", dead, WireOptions((), "test"), after(LONG / 4)) as sock:
             assert sock.getpeername()[0] == ALIVE
     assert tried == [DEAD, ALIVE, ALIVE, ALIVE]
 
@@ -206,7 +206,7 @@ def test_a_dead_address_is_given_up_before_the_deadline_and_then_gets_longer(
     for failures in range(3):
         assert ADDRESSES.failures((DEAD, dead)) == failures
         with pytest.raises(BrokerUnavailable, match=rf"broker:{dead} cannot be reached \({DEAD}: timed out\)"):
-            sockets.connect("broker", dead, WireOptions((), "test"), after())
+            tcp.connect("broker", dead, WireOptions((), "test"), after())
 
 
 def test_refused_and_dead_addresses_leave_the_connection_to_the_last_one(
@@ -214,30 +214,30 @@ def test_refused_and_dead_addresses_leave_the_connection_to_the_last_one(
 ) -> None:
     refusing = ["127.0.0.4", "127.0.0.5"]
     resolve_to(monkeypatch, refusing[0], DEAD, refusing[1], ALIVE)
-    sockets.connect("broker", dead, WireOptions((), "test"), after()).close()
+    tcp.connect("broker", dead, WireOptions((), "test"), after()).close()
     assert tried == [refusing[0], DEAD, refusing[1], ALIVE]
     resolve_to(monkeypatch, *refusing)
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.4: .*refused; 127\.0\.0\.5: .*refused\)"):
-        sockets.connect("broker", dead, WireOptions((), "test"), after())
+        tcp.connect("broker", dead, WireOptions((), "test"), after())
 
 
 def test_the_deadline_ends_the_race(dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve_to(monkeypatch, DEAD)
     for seconds in (0.0, 0.05):
         with pytest.raises(BrokerUnavailable, match="timed out"):
-            sockets.connect("broker", dead, WireOptions((), "test"), after(seconds))
+            tcp.connect("broker", dead, WireOptions((), "test"), after(seconds))
 
 
 def test_addresses_for_which_no_time_was_left_are_tried_first_the_next_time(
     dead: int, tried: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "NEXT_ADDRESS", 0.1)
+    monkeypatch.setattr(tcp, "NEXT_ADDRESS", 0.1)
     resolve_to(monkeypatch, DEAD, DEAD, DEAD, ALIVE)
     with pytest.raises(BrokerUnavailable, match="timed out"):
-        sockets.connect("broker", dead, WireOptions((), "test"), after(0.15))
+        tcp.connect("broker", dead, WireOptions((), "test"), after(0.15))
     assert ALIVE not in tried
     assert not ADDRESSES.failures((ALIVE, dead))
-    sockets.connect("broker", dead, WireOptions((), "test"), after(0.15)).close()
+    tcp.connect("broker", dead, WireOptions((), "test"), after(0.15)).close()
     assert tried[-1] == ALIVE
 
 

@@ -22,68 +22,17 @@ from spark_group_source.errors import (
 )
 from spark_group_source.fetch.messages import FetchErrorAction, fetch_error_action
 from spark_group_source.fetch.position import FetchPosition
+from spark_group_source.fetch.preferred_replicas import PreferredReplicas
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.grace import Permission
-from spark_group_source.offsets import EARLIEST, LATEST, TopicPartition, may_be_same
+from spark_group_source.offsets import EARLIEST, LATEST, may_be_same
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.leaders import EpochEndOffset, list_offsets
+from spark_group_source.wire.leader_epochs import EpochEndOffset
 from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.offset_lookup import list_offsets
 from spark_group_source.wire.stale_metadata import unknown_to_all
 
 log = logging.getLogger(__name__)
-
-
-class PreferredReplicas:
-    """The followers that a task reads from. Without a rack there are none.
-
-    Args:
-        rack: the rack of this executor.
-        max_age: how long a follower is used before the leader is asked again, in seconds.
-    """
-
-    def __init__(self, rack: str | None, max_age: float, clock: Clock) -> None:
-        self._rack = rack
-        self._max_age = max_age
-        self._clock = clock
-        self._followers: dict[TopicPartition, tuple[int, float]] = {}
-        self._leader_only: set[TopicPartition] = set()
-
-    def broker(self, tp: TopicPartition, leader: int) -> int:
-        """The broker to fetch from now."""
-        follower, expires_at = self._followers.get(tp, (leader, float("inf")))
-        if self._clock() < expires_at:
-            return follower
-        del self._followers[tp]
-        return leader
-
-    def rack(self, partitions: set[TopicPartition]) -> str | None:
-        """The rack in a fetch of these partitions; None makes the leader send the records itself."""
-        return None if partitions & self._leader_only else self._rack
-
-    def follow(self, tp: TopicPartition, follower: int, asked: int) -> None:
-        """The broker ``asked`` named a preferred read replica. Only a leader does, and it names another broker."""
-        if follower == asked or tp in self._followers:
-            if tp not in self._leader_only:
-                named = f"broker {asked} sent no records, but named broker {follower} as preferred replica"
-                log.warning("fetch: %s is read from its leader: %s", tp, named)
-            self._followers.pop(tp, None)
-            self._leader_only.add(tp)
-            return
-        log.info("fetch: %s is read from broker %d, the preferred replica for rack %s", tp, follower, self._rack)
-        self._followers[tp] = follower, self._clock() + self._max_age
-
-    def return_to_leader(self, tp: TopicPartition, reason: str) -> bool:
-        """Reads the partition from its leader until the task ends; returns whether it was read from a follower.
-
-        The leader would name the same follower while that is in sync, even if this executor cannot reach it.
-        """
-        follower, _ = self._followers.pop(tp, (None, 0.0))
-        if follower is None:
-            return False
-        log.warning("fetch: %s is read from its leader again, because broker %d failed: %s", tp, follower, reason)
-        self._leader_only.add(tp)
-        return True
-
 
 GRANT_READ = "Grant the principal READ on the topic."
 

@@ -1,0 +1,96 @@
+"""The broker to fetch each position from: its leader, whose log is checked after an election, or a follower."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+from spark_group_source.errors import RetriableError
+from spark_group_source.fetch.error_handler import FetchErrorHandler, metadata_error
+from spark_group_source.fetch.position import FetchPosition
+from spark_group_source.fetch.preferred_replicas import PreferredReplicas
+from spark_group_source.offsets import UNKNOWN_EPOCH
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
+from spark_group_source.wire.metadata import Topic
+
+log = logging.getLogger(__name__)
+
+
+class BrokerSelection:
+    """The brokers to fetch the positions of one task from."""
+
+    def __init__(self, cluster: Cluster, replicas: PreferredReplicas, errors: FetchErrorHandler) -> None:
+        self._cluster = cluster
+        self._replicas = replicas
+        self._errors = errors
+
+    def brokers(self, positions: Sequence[FetchPosition]) -> Iterator[tuple[FetchPosition, int]]:
+        """Each position with the broker to fetch from now: its leader, or a follower.
+
+        Requests new metadata after an error of any position. A position without a leader backs off.
+
+        Raises:
+            DataLoss, TopicError: as :meth:`FetchErrorHandler.handle_error`.
+        """
+        try:
+            topics = self._metadata(positions)
+        except RetriableError as error:
+            self._errors.back_off(positions, error.happened)
+            return
+        with_leader = []
+        for position in positions:
+            leader = self._leader(position, topics)
+            if leader is not None:
+                with_leader.append((position, leader))
+        self._check_epochs([position for position, _ in with_leader if position.needs_epoch_check], topics)
+        for position, leader in with_leader:
+            if not position.needs_epoch_check:
+                yield position, self._replicas.broker(position.tp, leader)
+
+    def _metadata(self, positions: Sequence[FetchPosition]) -> Mapping[str, Topic]:
+        """The topics of the positions, which are not older than an error, nor than the plan."""
+        topic_names = {position.tp.topic for position in positions}
+        fresh = any(position.backoff for position in positions)
+        topics = self._cluster.topics(topic_names, self._errors.deadline(), fresh=fresh)
+        if not fresh and any(UNKNOWN_EPOCH < _leader_epoch(each, topics) < each.verified_epoch for each in positions):
+            return self._cluster.topics(topic_names, self._errors.deadline(), fresh=True)
+        return topics
+
+    def _leader(self, position: FetchPosition, topics: Mapping[str, Topic]) -> int | None:
+        """The leader of a position, which learns its epoch and the topic's id; ``None`` if the position backs off."""
+        topic = topics.get(position.tp.topic)
+        if error_code := metadata_error(position, topic):
+            self._errors.handle_error(position, error_code)
+            return None
+        if topic is None:
+            return None  # which is an error above
+        position.topic_id = topic.id or position.topic_id
+        position.leader_epoch = _leader_epoch(position, topics)
+        leader = topic.partitions.get(position.tp.partition)
+        if leader is None:
+            self._errors.back_off([position], "it has no leader, or does not exist")
+        return leader
+
+    def _check_epochs(self, positions: Sequence[FetchPosition], topics: Mapping[str, Topic]) -> None:
+        """Asks leaders elected after the plan whether their logs still have the ranges up to their ends."""
+        if not positions:
+            return
+        verified_epochs = {position.tp: position.verified_epoch for position in positions}
+        epoch_ends = epoch_end_offsets(self._cluster, topics, verified_epochs, self._errors.deadline())
+        for position in positions:
+            epoch_end = epoch_ends.get(position.tp)
+            if epoch_end is None:
+                self._errors.back_off([position], "its leader does not answer OffsetForLeaderEpoch")
+            elif epoch_end.end_offset == UNDEFINED_EPOCH_OFFSET:
+                epochs = f"epoch {epoch_end.leader_epoch}, older than epoch {position.verified_epoch} before"
+                self._errors.back_off([position], f"its leader has {epochs}")
+            elif epoch_end.end_offset < position.range.end:
+                self._errors.handle_truncation(position, epoch_end)
+            else:
+                position.verified_epoch = epoch_end.leader_epoch
+
+
+def _leader_epoch(position: FetchPosition, topics: Mapping[str, Topic]) -> int:
+    topic = topics.get(position.tp.topic)
+    return topic.epochs.get(position.tp.partition, UNKNOWN_EPOCH) if topic else UNKNOWN_EPOCH

@@ -1,0 +1,58 @@
+"""The connections that a Python worker keeps from one task to the next."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+
+from spark_group_source.clock import monotonic
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.identity import ClusterIdentity
+from spark_group_source.wire.settings import WireOptions
+
+log = logging.getLogger(__name__)
+
+AUTH_RETRY_TIMEOUT = 60.0
+"""How long a task in a new worker process retries a rejected authentication, in seconds. The driver was accepted with
+the same settings, so a broker that rejects is often still starting. Each task attempt has this time, and one failed
+task attempt must not fail a query that ran for weeks."""
+
+_PoolKey = tuple[int, WireOptions, str]
+
+_idle_clusters: dict[_PoolKey, tuple[float, Cluster]] = {}
+
+
+@contextlib.contextmanager
+def pooled_cluster(options: WireOptions, cluster_id: str = "") -> Iterator[Cluster]:
+    """A cluster for one task, kept for the next task. A failed task closes it, because its connections may be broken.
+
+    Its brokers must belong to the cluster with this id; if it is empty, to that of the first broker that answers.
+
+    A worker process runs one task at a time, in one thread. The process id is part of the key, because a forked worker
+    must not use its parent's sockets.
+    """
+    key = (os.getpid(), options, cluster_id)
+    _close_idle()
+    _, idle = _idle_clusters.pop(key, (0.0, None))
+    cluster = idle or Cluster(options, AUTH_RETRY_TIMEOUT, ClusterIdentity(cluster_id))
+    try:
+        yield cluster
+    except BaseException:
+        cluster.close()
+        raise
+    # Some MB for each connection, which a worker would otherwise keep for every query that it served.
+    cluster.release_buffers()
+    _, other = _idle_clusters.pop(key, (0.0, None))
+    if other is not None:
+        # Only tests run two tasks at once.
+        other.close()
+    _idle_clusters[key] = (monotonic(), cluster)
+
+
+def _close_idle() -> None:
+    for key, (last_used, cluster) in list(_idle_clusters.items()):
+        if key[0] != os.getpid() or monotonic() - last_used > key[1].max_idle:
+            del _idle_clusters[key]
+            cluster.close()

@@ -1,0 +1,86 @@
+"""OffsetForLeaderEpoch (KIP-320), which shows whether a log was truncated since an earlier leader epoch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import UnsupportedRequest
+from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.leaders import CONSUMER, partition_error, send_to_leaders
+from spark_group_source.wire.metadata import Topic
+
+UNDEFINED_EPOCH_OFFSET = -1
+"""The end offset of an epoch that the leader does not know."""
+
+UNCHECKED = 2**63 - 1
+"""The end offset of an epoch at a leader that does not support the request: nothing can be compared with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEndOffset:
+    """The end offset of an epoch in the log of the leader with epoch ``leader_epoch``.
+
+    If ``end_offset`` is before an offset that was read in the epoch, the log was truncated there, and later offsets
+    have other records. It is :data:`UNDEFINED_EPOCH_OFFSET` if the leader is older than the epoch.
+    """
+
+    leader_epoch: int
+    end_offset: int
+
+
+def epoch_end_offsets(
+    cluster: Cluster, topics: Mapping[str, Topic], epochs: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, EpochEndOffset]:
+    """The end offset of the largest epoch up to the given one, from the leaders in ``topics``.
+
+    A partition is left out if its leader does not answer, or is no longer the leader.
+
+    Raises:
+        TopicError: the principal may not describe a topic.
+    """
+    leader_epochs = {
+        tp: topics[tp.topic].epochs.get(tp.partition, UNKNOWN_EPOCH) for tp in epochs if tp.topic in topics
+    }
+    # The metadata is older than the epoch: its leader may be deposed, and would confirm its own log.
+    end_offsets = {
+        tp: EpochEndOffset(leader_epoch, UNDEFINED_EPOCH_OFFSET)
+        for tp, leader_epoch in leader_epochs.items()
+        if UNKNOWN_EPOCH < leader_epoch < epochs[tp]
+    }
+    to_ask = {tp: epochs[tp] for tp in leader_epochs if tp not in end_offsets}
+    responses, errors = send_to_leaders(
+        cluster, topics, to_ask, lambda part: _leader_epoch_request(part, leader_epochs), deadline
+    )
+    for tp in (tp for tp, error in errors.items() if isinstance(error, UnsupportedRequest)):
+        end_offsets[tp] = EpochEndOffset(leader_epochs[tp], UNCHECKED)
+    for response in responses:
+        for topic in response.topics:
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.topic, partition.partition)
+                if partition.error_code:
+                    partition_error(tp, partition.error_code)
+                else:
+                    end_offsets[tp] = EpochEndOffset(leader_epochs[tp], partition.end_offset)
+    return end_offsets
+
+
+def _leader_epoch_request(epochs: Offsets, leader_epochs: Mapping[TopicPartition, int]) -> Any:
+    topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    by_topic: dict[str, list[Any]] = defaultdict(list)
+    for tp, epoch in epochs.items():
+        by_topic[tp.topic].append(
+            topic_class.OffsetForLeaderPartition(
+                partition=tp.partition, current_leader_epoch=leader_epochs[tp], leader_epoch=epoch
+            )
+        )
+    return OffsetForLeaderEpochRequest(
+        replica_id=CONSUMER,
+        topics=[topic_class(topic=name, partitions=partitions) for name, partitions in by_topic.items()],
+    )
