@@ -53,29 +53,24 @@ def _numbers(pairs: tuple[tuple[str, Any], ...], number_of: NumberOf, whole_of: 
     partitions: dict[TopicPartition, int] = {}
     topics: dict[str, int] = {}
     for topic, values in pairs:
-        if whole_of is not None and (topic == OTHERS or not isinstance(values, tuple)):
+        if whole_of is not None and _is_whole(topic, values):
             if topic in topics:
-                raise ValueError(f"the JSON names {quoted_in_json(topic)} twice")
+                raise ValueError(f"the JSON names {_quoted_in_json(topic)} twice")
             topics[topic] = _whole(topic, values, whole_of)
-            continue
-        for key, value in _partitions(topic, values):
-            tp = TopicPartition(topic, _partition(key))
-            if tp in partitions:
-                raise ValueError(f"the JSON names {tp} twice")
-            partitions[tp] = number_of(value)
+        else:
+            _add_partitions(partitions, topic, values, number_of)
     others = topics.pop(OTHERS, None)
-    if others is not None and not partitions and not topics:
+    if others is not None and not (partitions or topics):
         raise ValueError(f'with "{OTHERS}" alone write earliest or latest, without JSON')
     _check_topics(topics, partitions)
     return Numbers(partitions, topics, others)
 
 
-def _check_topics(topics: Collection[str], partitions: Collection[TopicPartition]) -> None:
-    in_both = sorted(set(topics) & {tp.topic for tp in partitions})
-    if in_both:
-        raise ValueError(f"the JSON names {quoted_in_json(in_both[0])} as a whole and by partition")
-    if not partitions and not topics:
-        raise ValueError("the JSON names no partition")
+def _is_whole(topic: str, values: Any) -> bool:
+    """Whether the JSON has one value for all partitions of a topic, or for :data:`OTHERS`."""
+    if topic == OTHERS:
+        return True
+    return not isinstance(values, tuple)
 
 
 def _whole(topic: str, value: Any, whole_of: NumberOf) -> int:
@@ -86,11 +81,27 @@ def _whole(topic: str, value: Any, whole_of: NumberOf) -> int:
         if topic == OTHERS:
             raise ValueError(f'"{OTHERS}" stands for all other partitions, and must be -2 or -1') from None
         raise ValueError(
-            f"{quoted_in_json(topic)} must have an offset for each of its partitions, or earliest or latest"
+            f"{_quoted_in_json(topic)} must have an offset for each of its partitions, or earliest or latest"
         ) from None
 
 
-def quoted_in_json(text: str) -> str:
+def _add_partitions(partitions: dict[TopicPartition, int], topic: str, values: Any, number_of: NumberOf) -> None:
+    for key, value in _partitions(topic, values):
+        tp = TopicPartition(topic, _partition(key))
+        if tp in partitions:
+            raise ValueError(f"the JSON names {tp} twice")
+        partitions[tp] = number_of(value)
+
+
+def _check_topics(topics: Collection[str], partitions: Collection[TopicPartition]) -> None:
+    in_both = sorted(set(topics) & {tp.topic for tp in partitions})
+    if in_both:
+        raise ValueError(f"the JSON names {_quoted_in_json(in_both[0])} as a whole and by partition")
+    if not (partitions or topics):
+        raise ValueError("the JSON names no partition")
+
+
+def _quoted_in_json(text: str) -> str:
     """A text as JSON has it, cut to a readable length."""
     return printable(json.dumps(text, ensure_ascii=False))
 
@@ -103,7 +114,7 @@ def _topics(value: Any) -> tuple[tuple[str, Any], ...]:
 
 def _partitions(topic: str, value: Any) -> tuple[tuple[str, Any], ...]:
     if not isinstance(value, tuple):
-        raise ValueError(f"{quoted_in_json(topic)} has no partitions: a value for each of them is needed")
+        raise ValueError(f"{_quoted_in_json(topic)} has no partitions: a value for each of them is needed")
     return value
 
 

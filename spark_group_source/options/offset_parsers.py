@@ -95,13 +95,16 @@ def parse_end(text: str) -> Latest | SpecificOffsets:
 def _specific(text: str, option: str, expected: str) -> SpecificOffsets:
     """The offsets in JSON, which may also be an offset of a query's progress."""
     json_text = _unquoted(text)
-    numbers = parse_numbers(_progress_offset(json_text) or json_text, _offset, expected, _sentinel)
-    return SpecificOffsets(
-        {tp: _SENTINELS.get(number, number) for tp, number in numbers.partitions.items()},
-        option,
-        None if numbers.others is None else _SENTINELS[numbers.others],
-        {topic: _SENTINELS[number] for topic, number in numbers.topics.items()},
-    )
+    from_progress = _progress_offset(json_text)
+    if from_progress is not None:
+        json_text = from_progress
+    numbers = parse_numbers(json_text, _offset, expected, _sentinel)
+    partitions = {tp: _SENTINELS.get(number, number) for tp, number in numbers.partitions.items()}
+    topics = {topic: _SENTINELS[number] for topic, number in numbers.topics.items()}
+    others = None
+    if numbers.others is not None:
+        others = _SENTINELS[numbers.others]
+    return SpecificOffsets(partitions, option, others, topics)
 
 
 def _unquoted(text: str) -> str:
@@ -130,16 +133,23 @@ def _progress_offset(text: str) -> str | None:
         return None  # an error of the other parser says what is wrong
     if not isinstance(shown, dict):
         return None
-    version = shown.get("version")
-    # A topic with this name may have a word, or -2 or -1 for it.
-    if isinstance(version, int) and version > 0 and "topics" in shown:
+    if _is_batch_offset(shown):
         try:
             return as_json(BatchOffset.from_json(shown).ends())
         except CheckpointError as error:
             raise ValueError(f"JSON that this release can read. {error.happened.rstrip('.')}") from None
     if COUNTERS in shown:
-        return json.dumps({topic: offsets for topic, offsets in shown.items() if topic != COUNTERS})
+        del shown[COUNTERS]
+        return json.dumps(shown)
     return None
+
+
+def _is_batch_offset(shown: dict[str, Any]) -> bool:
+    """Whether this is a :class:`BatchOffset`, and not offsets of topics that are called version and topics."""
+    version = shown.get("version")
+    # Such a topic may have a word, or -2 or -1 for it.
+    is_version = isinstance(version, int) and version > 0
+    return is_version and "topics" in shown
 
 
 def parse_timestamp_strategy(text: str) -> bool:
@@ -158,7 +168,9 @@ def timestamp_parser(option: str, or_latest: bool = False) -> Callable[[str], At
     expected = "a whole number of milliseconds since 1970, for example 1735689600000"
 
     def parse(text: str) -> AtTimestamp:
-        if not re.fullmatch(r"\+?\d{1,19}", text.strip()) or int(text) > MAX_OFFSET:
+        if not re.fullmatch(r"\+?\d{1,19}", text.strip()):
+            raise ValueError(expected)
+        if int(text) > MAX_OFFSET:
             raise ValueError(expected)
         try:
             return AtTimestamp(_time(int(text)), option, or_latest)
@@ -176,14 +188,16 @@ def timestamps_parser(option: str, or_latest: bool = False) -> Callable[[str], A
 
 def _word(value: Any) -> Any:
     """The number that a word stands for; other values as they are."""
-    return _WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return _WORDS.get(value.strip().lower(), value)
 
 
 def _sentinel(value: Any) -> int:
     number = _word(value)
-    if type(number) is not int or number not in _SENTINELS:
-        raise ValueError("neither earliest nor latest")
-    return number
+    if _is_integer(number) and number in _SENTINELS:
+        return int(number)
+    raise ValueError("neither earliest nor latest")
 
 
 def _offset(value: Any) -> int:
@@ -200,8 +214,13 @@ def _time(value: Any) -> int:
 def _number(value: Any, minimum: int) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # 23.0, as pandas writes whole numbers; Spark's own source reads it, too
-    # JSON's true is an int in Python.
-    if type(value) is not int or not minimum <= value <= MAX_OFFSET:
-        shown = "a JSON object" if isinstance(value, tuple) else printable(json.dumps(value))
-        raise ValueError(f"{shown} is not a whole number from {minimum} to {MAX_OFFSET}")
-    return value
+    if _is_integer(value) and minimum <= value <= MAX_OFFSET:
+        return int(value)
+    shown = "a JSON object"
+    if not isinstance(value, tuple):
+        shown = printable(json.dumps(value))
+    raise ValueError(f"{shown} is not a whole number from {minimum} to {MAX_OFFSET}")
+
+
+def _is_integer(value: Any) -> bool:
+    return type(value) is int  # JSON's true is an instance of int in Python

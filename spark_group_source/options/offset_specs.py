@@ -53,8 +53,10 @@ class SpecificOffsets:
     @property
     def values(self) -> list[int | Earliest | Latest]:
         """All offsets, without their partitions."""
-        others = [] if self.others is None else [self.others]
-        return [*self.offsets.values(), *self.topics.values(), *others]
+        values = [*self.offsets.values(), *self.topics.values()]
+        if self.others is not None:
+            values.append(self.others)
+        return values
 
     @property
     def digest(self) -> str:
@@ -92,15 +94,28 @@ def as_json(
     topics: Mapping[str, Earliest | Latest] | None = None,
 ) -> str:
     """The JSON of these values as the options accept it, in one line; partitions sorted by number."""
+    if topics is None:
+        topics = {}
     by_topic: dict[str, Any] = {}
-    for tp, value in sorted(values.items(), key=lambda item: item[0]):
-        by_topic.setdefault(tp.topic, {})[str(tp.partition)] = number_in_json(value)
-    for topic, value in sorted((topics or {}).items(), key=lambda item: item[0]):
-        by_topic[topic] = "earliest" if isinstance(value, Earliest) else "latest"
-    rest = {} if others is None else {OTHERS: number_in_json(others)}
-    return json.dumps(by_topic | rest, separators=(",", ":"), ensure_ascii=False)
+    for tp in sorted(values):
+        by_topic.setdefault(tp.topic, {})[str(tp.partition)] = number_in_json(values[tp])
+    for topic in sorted(topics):
+        by_topic[topic] = _word(topics[topic])
+    if others is not None:
+        by_topic[OTHERS] = number_in_json(others)
+    return json.dumps(by_topic, separators=(",", ":"), ensure_ascii=False)
 
 
 def number_in_json(value: int | Earliest | Latest) -> int:
     """The number that the JSON of the options has for this value."""
-    return value if isinstance(value, int) else -2 if isinstance(value, Earliest) else -1
+    if isinstance(value, Earliest):
+        return -2
+    if isinstance(value, Latest):
+        return -1
+    return value
+
+
+def _word(value: Earliest | Latest) -> str:
+    if isinstance(value, Earliest):
+        return "earliest"
+    return "latest"

@@ -77,14 +77,16 @@ def check_stream(options: SourceOptions) -> None:
         OptionError: the group id is missing, or an end is set.
     """
     _require_group(options, "a stream is a member of a consumer group")
-    for end in (options.ending_timestamp, options.ending_offsets_by_timestamp, options.ending_offsets):
-        if end is not None:
-            option = "endingOffsets" if isinstance(end, Latest) else end.option
-            raise OptionError(
-                f"Option '{option}' is set, and a stream has no end.",
-                "Remove it. To stop at the current end offsets use .trigger(availableNow=True). To stop at an offset or"
-                " time use spark.read.format('kafka-group').",
-            )
+    end = _given_end(options)
+    if end is not None:
+        option = "endingOffsets"
+        if isinstance(end, AtTimestamp):
+            option = end.option
+        raise OptionError(
+            f"Option '{option}' is set, and a stream has no end.",
+            "Remove it. To stop at the current end offsets use .trigger(availableNow=True). To stop at an offset or"
+            " time use spark.read.format('kafka-group').",
+        )
 
 
 def check_batch(options: SourceOptions) -> None:
@@ -94,8 +96,10 @@ def check_batch(options: SourceOptions) -> None:
         OptionError: it starts at latest or ends at earliest, or the group id is missing.
     """
     start, end = batch_start(options), batch_end(options)
-    starts = start.values if isinstance(start, SpecificOffsets) else [start]
-    if Latest() in starts:
+    starts_at_latest = start == Latest()
+    if isinstance(start, SpecificOffsets):
+        starts_at_latest = Latest() in start.values
+    if starts_at_latest:
         raise OptionError(
             "Option 'startingOffsets' is latest (-1), and a batch query from there has no records.",
             "Set it to offsets, earliest (-2) or committed, or set a time with 'startingTimestamp'.",
@@ -111,7 +115,7 @@ def check_batch(options: SourceOptions) -> None:
 
 def stream_start(options: SourceOptions) -> StartSpec:
     """The start of a stream in partitions without a committed offset."""
-    return _start(options, Latest(), Latest())
+    return _start(options, Latest())
 
 
 def batch_start(options: SourceOptions) -> StartSpec:
@@ -120,21 +124,45 @@ def batch_start(options: SourceOptions) -> StartSpec:
     A group without a committed offset has processed nothing, so the read starts at earliest unless
     ``startingOffsetsFallback`` is set.
     """
-    return _start(options, Earliest(), Earliest())
+    return _start(options, Earliest())
 
 
 def batch_end(options: SourceOptions) -> EndSpec:
     """The end of a batch query."""
-    return options.ending_timestamp or options.ending_offsets_by_timestamp or options.ending_offsets or Latest()
+    end = _given_end(options)
+    if end is None:
+        return Latest()
+    return end
 
 
-def _start(options: SourceOptions, default: Earliest | Latest, uncommitted: Earliest | Latest) -> StartSpec:
-    time: AtTimestamp | None = options.starting_timestamp or options.starting_offsets_by_timestamp
+def start_time(options: SourceOptions) -> AtTimestamp | None:
+    """The start time, if the user has set one: of all partitions, or of each."""
+    if options.starting_timestamp is not None:
+        return options.starting_timestamp
+    return options.starting_offsets_by_timestamp
+
+
+def _given_end(options: SourceOptions) -> EndSpec | None:
+    """The end that the user has set. A time of all partitions precedes times of each, and these precede offsets."""
+    if options.ending_timestamp is not None:
+        return options.ending_timestamp
+    if options.ending_offsets_by_timestamp is not None:
+        return options.ending_offsets_by_timestamp
+    return options.ending_offsets
+
+
+def _start(options: SourceOptions, default: Earliest | Latest) -> StartSpec:
+    """The start that the user has set, or the default. A time precedes offsets."""
+    time = start_time(options)
     if time is not None:
         return replace(time, or_latest=options.starting_time_or_latest)
     if isinstance(options.starting_offsets, FromCommitted):
-        return options.starting_offsets_fallback or FromCommitted(uncommitted)
-    return options.starting_offsets or default
+        if options.starting_offsets_fallback is None:
+            return FromCommitted(default)
+        return options.starting_offsets_fallback
+    if options.starting_offsets is None:
+        return default
+    return options.starting_offsets
 
 
 def _require_group(options: SourceOptions, why: str) -> None:
