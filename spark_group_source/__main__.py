@@ -44,15 +44,15 @@ def explain(args: argparse.Namespace) -> str:
 
 def look_up(args: argparse.Namespace) -> str:
     """``lag`` returns a table of the group's partitions; ``report`` watches the group and writes a page."""
-    from spark_group_source.lag import report  # loads kafka-python, which ``explain`` does not need
+    from spark_group_source.lag import group_report  # loads kafka-python, which ``explain`` does not need
     from spark_group_source.lag.client import GroupLagClient
 
     with closing(GroupLagClient(_look_up_options(args))) as client:
         if args.command == "lag":
-            return report.text(report.snapshot(client).partitions())
+            return group_report.text(group_report.snapshot(client).partitions())
         _check_writable(args.output)
-        snapshots = report.watch(client, args.seconds, args.interval, _say)
-        page = report.page(client.group, snapshots)
+        snapshots = group_report.watch(client, args.seconds, args.interval, _say)
+        page = group_report.page(client.group, snapshots)
     try:
         args.output.write_text(page, encoding="utf-8")
     except OSError as error:

@@ -19,7 +19,7 @@ from benchmark.errors import BenchError
 from benchmark.latency import median_latency_ms
 from benchmark.source_query import SourceQuery
 from spark_group_source.clock import Deadline
-from spark_group_source.lag.model import epoch_seconds
+from spark_group_source.lag.source_progress import epoch_seconds
 
 QUERY_TIMEOUT_S = 180.0
 CHECK_TIMEOUT_S = 900.0

@@ -21,7 +21,9 @@ from pyspark.sql.streaming.listener import (
 from spark_group_source.clock import Clock, LogEvery, monotonic
 from spark_group_source.group.counters import Counters
 from spark_group_source.lag.client import GroupLagClient, ThrottledLagClient
-from spark_group_source.lag.model import LagReport, RateWindow, Sample, SourceProgress, epoch_seconds, source_progress
+from spark_group_source.lag.model import LagReport, Sample
+from spark_group_source.lag.rate_window import RateWindow
+from spark_group_source.lag.source_progress import SourceProgress, epoch_seconds, source_progress
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from tqdm.auto import tqdm
 
-from spark_group_source.lag.model import Backlog
+from spark_group_source.lag.backlog import Backlog
 
 log = logging.getLogger(__name__)
 

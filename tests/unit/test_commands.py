@@ -15,8 +15,8 @@ from spark_group_source.errors import BrokerUnavailable, GroupSourceError
 from spark_group_source.group.description import GroupDescription, MemberDescription
 from spark_group_source.lag import client as lag_client
 from spark_group_source.lag.client import GroupLagClient
+from spark_group_source.lag.group_report import Snapshot, page, rebalances, text, watch
 from spark_group_source.lag.model import Sample
-from spark_group_source.lag.report import Snapshot, page, rebalances, text, watch
 from spark_group_source.offsets import TopicPartition
 from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand

@@ -18,8 +18,8 @@ from spark_group_source.group.description import (
     interpret_consumer_group,
 )
 from spark_group_source.group.error_actions import fatal
+from spark_group_source.lag.group_report import Snapshot, text
 from spark_group_source.lag.model import LagReport, PartitionLag, Sample
-from spark_group_source.lag.report import Snapshot, text
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.text import MOST_CHARACTERS, Secret, names, one_line, printable, quoted

@@ -14,6 +14,7 @@ errors text varints clock offsets options.parsing options.checks options.table o
 options.offset_json options.offset_parsers options.offset_specs options.unsupported_names
 query.start_specs query.limits query.starts.rules query.starts.resolver group.membership
 group.error_actions group.classic.states group.consumer.states group.commits group.description lag.model
+lag.rate_window lag.source_progress lag.backlog
 """
 SPARK_DOORS = """
 spark.schema spark.stream spark.notifications.set_up spark.batch spark.source spark.tasks

@@ -13,9 +13,10 @@ import pytest
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.group.counters import Counters
 from spark_group_source.lag import listener as module
+from spark_group_source.lag.backlog import Backlog
 from spark_group_source.lag.client import GroupLagClient, ThrottledLagClient
 from spark_group_source.lag.listener import LagListener
-from spark_group_source.lag.model import Backlog, Rates
+from spark_group_source.lag.model import Rates
 from tests.unit.hand_clock import Hand
 from tests.unit.lag import events
 from tests.unit.lag.events import OTHER_RUN, RUN, Reports, batch, ends, idle, offset, sample, source, started

@@ -14,7 +14,8 @@ from spark_group_source.clock import Clock, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.description import UNKNOWN, GroupDescription, MemberDescription
 from spark_group_source.lag.client import GroupLagClient
-from spark_group_source.lag.model import LagReport, Rates, RateWindow, Sample
+from spark_group_source.lag.model import LagReport, Rates, Sample
+from spark_group_source.lag.rate_window import RateWindow
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.text import names, printable
 

@@ -1,0 +1,60 @@
+"""The backlog of one run: its size, and the part that is done. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from spark_group_source.lag.source_progress import SourceProgress, source_progress
+from spark_group_source.offsets import TopicPartition
+
+Key = tuple[int, TopicPartition]
+"""A source's number in the query, and one of its partitions."""
+
+
+class Backlog:
+    """The backlog of one run, in offsets.
+
+    In each partition the backlog starts where the first batch seen of it starts, and ends at the end offset of that
+    time. It excludes later records, as an AvailableNow run does. A rebalance removes revoked partitions from the
+    query's backlog, and adds assigned partitions.
+    """
+
+    def __init__(self) -> None:
+        self._starts: dict[Key, int] = {}
+        self._targets: dict[Key, int] = {}
+        self._positions: dict[Key, int] = {}
+
+    @property
+    def total(self) -> int | None:
+        """The size of the backlog; ``None`` before the first batch."""
+        return sum(end - self._starts[key] for key, end in self._targets.items()) if self._targets else None
+
+    @property
+    def done(self) -> int:
+        """The processed part of the backlog."""
+        return sum(min(at, self._targets[key]) - self._starts[key] for key, at in self._positions.items())
+
+    def update(self, progress: Mapping[str, Any]) -> None:
+        """Adds the progress of a batch, parsed from its JSON. Batches may be skipped."""
+        for number, source in source_progress(progress, {}).items():
+            owned = self._update_owned(number, source)
+            for key in [each for each in self._targets if each[0] == number and each not in owned]:
+                self._targets[key] = self._positions[key]
+
+    def _update_owned(self, number: int, source: SourceProgress) -> set[Key]:
+        """Updates the partitions that the query owns, and returns them.
+
+        Without end offsets (PySpark 4.1) these are all partitions that the query has ever read.
+        """
+        owned = set()
+        for tp, offsets in source.batch.ranges.items():
+            if source.end_offsets is not None and tp not in source.end_offsets:
+                continue
+            key = number, tp
+            owned.add(key)
+            start = self._starts.setdefault(key, offsets.start)
+            end_offsets = source.end_offsets or {}
+            self._targets.setdefault(key, max(end_offsets.get(tp, offsets.end), offsets.end, start))
+            self._positions[key] = max(offsets.end, start)
+        return owned

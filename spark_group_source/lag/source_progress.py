@@ -1,0 +1,84 @@
+"""What the progress of a query says about each source of this package. Pure.
+
+Spark's progress holds, for each source of a query, the offset at the end of the batch, in the JSON of
+:class:`~spark_group_source.offsets.BatchOffset`. Since PySpark 4.2 it also holds the latest offset that the source
+reported when it planned the batch (see :mod:`~spark_group_source.offsets`), for the partitions owned then. In
+the progress of a Spark Connect client's query both are text that holds this JSON; in its events they are JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime, timezone
+from typing import Any
+
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.group.counters import Counters
+from spark_group_source.lag.model import Sample
+from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition, parse_latest_offset, parse_progress_offset
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProgress:
+    """One source of this package in one batch.
+
+    ``end_offsets`` and ``counters`` are ``None`` if Spark does not show them (PySpark 4.1). ``owned`` are the
+    partitions whose position is in ``batch``: its offset also names partitions that other members own now.
+    """
+
+    batch: BatchOffset
+    end_offsets: Offsets | None
+    owned: frozenset[TopicPartition]
+    counters: Counters | None = None
+
+    def sample(self, at: float) -> Sample:
+        """The positions and end offsets of the owned partitions after the batch."""
+        positions = self.batch.ends()
+        return Sample(at, {tp: positions[tp] for tp in self.owned}, self.end_offsets or {})
+
+
+def source_progress(progress: Mapping[str, Any], before: Mapping[int, SourceProgress]) -> dict[int, SourceProgress]:
+    """The sources of this package in a progress, by their number. ``progress`` is parsed from its JSON.
+
+    ``before`` is the result for the previous progress, empty for the first.
+    """
+    sources = {}
+    for number, source in enumerate(progress.get("sources", ())):
+        batch = _batch_offset(parse_progress_offset(source.get("endOffset")))
+        if batch is None:
+            continue
+        end_offsets, counters = _reported(parse_progress_offset(source.get("latestOffset")))
+        owned = frozenset(batch.ranges) & (end_offsets or {}).keys()
+        if source.get("startOffset") == source["endOffset"] and number in before:
+            # This source had no records for the batch, so the offset has no new position for partitions that came back.
+            owned &= before[number].owned
+        sources[number] = SourceProgress(batch, end_offsets, owned, counters)
+    return sources
+
+
+def epoch_seconds(timestamp: str) -> float:
+    """Converts a timestamp of Spark's events, such as ``2026-01-31T12:00:00.000Z``, to seconds since 1970."""
+    return datetime.strptime(timestamp, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
+
+
+def _batch_offset(offset: object) -> BatchOffset | None:
+    """The offset of a batch, or ``None`` if another source wrote it."""
+    if not isinstance(offset, Mapping) or not offset:
+        return None
+    try:
+        return BatchOffset.from_json(offset)
+    except GroupSourceError:
+        return None
+
+
+def _reported(latest: object) -> tuple[Offsets | None, Counters | None]:
+    """The end offsets and counters, or ``None``: PySpark 4.1 shows the end of the batch instead."""
+    if not isinstance(latest, Mapping) or _batch_offset(latest) is not None:
+        return None, None
+    end_offsets, counts = parse_latest_offset(latest)
+    if counts is None:
+        return end_offsets, None
+    # A Spark Connect server may have another release of this package, with other counters.
+    known = {each.name for each in fields(Counters)}
+    return end_offsets, Counters(**{name: int(count) for name, count in counts.items() if name in known})
