@@ -33,7 +33,6 @@ from spark_group_source.text import some
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection, Response
-from spark_group_source.wire.tokens import import_token
 from spark_group_source.wire.waiting import poll_readable
 
 log = logging.getLogger(__name__)
@@ -56,7 +55,8 @@ def read(task: FetchTask) -> Generator[pa.RecordBatch, None, None]:
         DeadlineExceeded: no progress for the task's poll timeout.
         RecordsError: records are damaged, or in an unsupported format.
     """
-    import_token(task.wire, task.token)
+    if task.wire.sasl is not None and task.token is not None:
+        task.wire.sasl.import_token(task.token)
     with pooled_cluster(task.wire, task.cluster_id) as cluster:
         yield from TaskReader(task, cluster).batches()
 

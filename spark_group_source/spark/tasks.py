@@ -16,7 +16,6 @@ from spark_group_source.spark.hide_tracebacks import hide_tracebacks
 from spark_group_source.spark.python_worker import prepare_for_next_task
 from spark_group_source.spark.schema import to_arrow_schema
 from spark_group_source.spark.task_splitting import split_into_tasks
-from spark_group_source.wire.tokens import export_token
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +68,7 @@ class TaskPlanner:
         tasks = split_into_tasks(
             ranges, options.min_records_per_task, options.max_records_per_partition, options.min_partitions
         )
-        token = export_token(options.wire)
+        token = None if options.wire.sasl is None else options.wire.sasl.export_token()
         return [
             TaskPartition(
                 FetchTask(tuple(task), options.wire, schema, options.fetch, self._query_id, token, cluster_id)

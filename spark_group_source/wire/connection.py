@@ -34,7 +34,8 @@ from spark_group_source.errors import (
 from spark_group_source.varints import decode_unsigned
 from spark_group_source.wire import sockets, tcp, versions
 from spark_group_source.wire.reachability import ADDRESSES
-from spark_group_source.wire.settings import Sasl, WireOptions
+from spark_group_source.wire.security import SignIn
+from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Interrupted, sleep, wait_ready
 
 log = logging.getLogger(__name__)
@@ -293,7 +294,7 @@ class Connection:
         self._frame_reader = FrameReader(str(self))
         self._throttle = Throttle(str(self))
         self._reauthenticate_by: Deadline | None = None
-        self._uses_tls = sockets.uses_tls(sock)
+        self._tls = options.tls
         self._uses_sasl = options.sasl is not None
         self._served = False
 
@@ -312,9 +313,7 @@ class Connection:
         sock = tcp.connect(host, port, options, deadline)
         with _address_recorded(sock):
             if options.tls is not None:
-                from spark_group_source.wire import tls
-
-                sock = tls.handshake(sock, host, _peer_name(host, port, broker_id), options.tls, deadline)
+                sock = options.tls.handshake(sock, host, _peer_name(host, port, broker_id), deadline)
             connection = cls(sock, host, port, options, broker_id)
             try:
                 connection._check_versions(options, deadline)
@@ -484,13 +483,10 @@ class Connection:
         self._throttle.record(response.throttle_time_ms / 1000)
         self.supported = versions.check_response(response, str(self), consumer_protocol=options.consumer_protocol)
 
-    def _authenticate(self, settings: Sasl, deadline: Deadline) -> None:
-        from spark_group_source.wire import sasl  # imports kafka-python's clients, which takes 0.1 s
-
+    def _authenticate(self, sign_in: SignIn, deadline: Deadline) -> None:
         started_at = deadline.clock()
-        seconds = sasl.authenticate(
-            settings, self.host.removesuffix("."), str(self), lambda request: self.call(request, deadline), deadline
-        )
+        host = self.host.removesuffix(".")
+        seconds = sign_in.authenticate(host, str(self), lambda request: self.call(request, deadline), deadline)
         if seconds is not None:
             self._reauthenticate_by = Deadline(started_at + seconds, deadline.clock)
 
@@ -518,11 +514,10 @@ class Connection:
             raise
 
     def _failure(self, request: str, error: OSError) -> GroupSourceError:
-        if self._uses_tls:
-            from spark_group_source.wire import tls
-
-            if tls.is_tls_error(error):
-                return tls.session_error(str(self), error, responded=self.responded_at is not None)
+        if self._tls is not None:
+            of_tls = self._tls.session_error(str(self), error, responded=self.responded_at is not None)
+            if of_tls is not None:
+                return of_tls
         action = "" if self._served or self._uses_sasl else _CHECK_SASL
         return BrokerUnavailable(f"{request} to broker {self} failed: {error}.", action)
 

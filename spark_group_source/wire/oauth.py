@@ -36,8 +36,9 @@ from spark_group_source.errors import (
 )
 from spark_group_source.text import Secret, printable
 from spark_group_source.wire import tls
+from spark_group_source.wire.security import ExportedToken
 from spark_group_source.wire.settings import Tls
-from spark_group_source.wire.tokens import ClientCredentials, ExportedToken, RefreshWindow, is_local, without_secrets
+from spark_group_source.wire.tokens import ClientCredentials, RefreshWindow, is_local, without_secrets
 from spark_group_source.wire.waiting import JOIN_INTERVAL, sleep
 
 log = logging.getLogger(__name__)

@@ -22,6 +22,7 @@ from spark_group_source.errors import (
     describe_error_code,
 )
 from spark_group_source.text import printable, some
+from spark_group_source.wire.security import Call
 from spark_group_source.wire.settings import Sasl
 from spark_group_source.wire.tokens import Token
 from spark_group_source.wire.waiting import call_with_timeout
@@ -64,10 +65,6 @@ _OVERLOADED = (
 def _is_overloaded(message: str) -> bool:
     """Whether a broker has failed an authentication because it has too many connections, as Amazon MSK does."""
     return "too many connects" in message.lower()
-
-
-Call = Callable[[Any], Any]
-"""Sends a request and returns the response."""
 
 
 def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: Deadline) -> float | None:

@@ -6,9 +6,13 @@ Java's key and trust stores are rejected: Python reads PEM. The message has the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from socket import socket
 
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import GroupSourceError
 from spark_group_source.text import Secret
-from spark_group_source.wire.tokens import TokenProvider
+from spark_group_source.wire.security import Call, ExportedToken, SignIn, TlsLayer
+from spark_group_source.wire.tokens import ClientCredentials, TokenProvider, token_cache_of
 
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 """TLS versions by Java's names: those that brokers from 3.3 on support by default."""
@@ -39,6 +43,18 @@ class Tls:
         """Names a setting in errors, for example ``ssl.key.password``."""
         return f"'{setting}' in 'kafka.sasl.jaas.config'" if self.in_login_line else f"'kafka.{setting}'"
 
+    def handshake(self, sock: socket, host: str, broker: str, deadline: Deadline) -> socket:
+        """As :meth:`TlsLayer.handshake`."""
+        from spark_group_source.wire import tls  # imports ssl, which takes 20 ms
+
+        return tls.handshake(sock, host, broker, self, deadline)
+
+    def session_error(self, broker: str, error: OSError, *, responded: bool) -> GroupSourceError | None:
+        """As :meth:`TlsLayer.session_error`."""
+        from spark_group_source.wire import tls
+
+        return tls.session_error(broker, error, responded=responded) if tls.is_tls_error(error) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Sasl:
@@ -52,6 +68,23 @@ class Sasl:
     password: Secret | None = None
     token_provider: TokenProvider | None = None
     kerberos_service: str | None = None
+
+    def authenticate(self, host: str, broker: str, call: Call, deadline: Deadline) -> float | None:
+        """As :meth:`SignIn.authenticate`."""
+        from spark_group_source.wire import sasl  # imports kafka-python's clients, which takes 0.1 s
+
+        return sasl.authenticate(self, host, broker, call, deadline)
+
+    def export_token(self) -> ExportedToken | None:
+        """As :meth:`SignIn.export_token`. Only an OAuth client keeps its token."""
+        if not isinstance(self.token_provider, ClientCredentials):
+            return None
+        return token_cache_of(self.token_provider).export()
+
+    def import_token(self, token: ExportedToken) -> None:
+        """As :meth:`SignIn.import_token`."""
+        if isinstance(self.token_provider, ClientCredentials):
+            token_cache_of(self.token_provider).import_(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +119,8 @@ class WireOptions:
     rack: str | None = None
     metadata_max_age: float = 300.0
     consumer_protocol: bool = False
-    tls: Tls | None = None
-    sasl: Sasl | None = None
+    tls: TlsLayer | None = None
+    sasl: SignIn | None = None
 
 
 _TRUSTSTORE_COMMANDS = {

@@ -25,7 +25,7 @@ from spark_group_source.wire.waiting import call_with_timeout
 
 if TYPE_CHECKING:
     from spark_group_source.wire.oauth import TokenCache
-    from spark_group_source.wire.settings import Tls, WireOptions
+    from spark_group_source.wire.settings import Tls
 
 log = logging.getLogger(__name__)
 
@@ -178,15 +178,6 @@ class FunctionTokens:
         """Does nothing, because nothing is kept here."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedToken:
-    """A token for other processes. Both times are in seconds since 1970: see ``TokenCache``."""
-
-    text: Secret
-    usable_until: float
-    refresh_at: float
-
-
 def without_secrets(url: str) -> str:
     """The URL without its query, in which some services expect a key, and without a user and password."""
     parts = urllib.parse.urlsplit(url)
@@ -278,19 +269,6 @@ def is_local(url: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def export_token(options: WireOptions) -> ExportedToken | None:
-    """Returns the token that this process keeps for these settings, or ``None`` without a valid one."""
-    provider = None if options.sasl is None else options.sasl.token_provider
-    return token_cache_of(provider).export() if isinstance(provider, ClientCredentials) else None
-
-
-def import_token(options: WireOptions, token: ExportedToken | None) -> None:
-    """Keeps the token of another process for these settings, unless this process has one that is valid for longer."""
-    provider = None if options.sasl is None else options.sasl.token_provider
-    if isinstance(provider, ClientCredentials) and token is not None:
-        token_cache_of(provider).import_(token)
 
 
 INSTALL = "pip install 'spark_group_source[msk]'"

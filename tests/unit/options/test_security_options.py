@@ -17,6 +17,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
 from spark_group_source.text import Secret
+from spark_group_source.wire.security import SignIn, TlsLayer
 from spark_group_source.wire.settings import Sasl, Tls
 from tests.certificates import Authority, parts
 from tests.unit.options.test_options import GOOD
@@ -46,7 +47,7 @@ def in_texts(file: Path) -> dict[str, str]:
     return {KEY: key, CHAIN: chain}
 
 
-def wire(given: dict[str, str]) -> tuple[Tls | None, Sasl | None]:
+def wire(given: dict[str, str]) -> tuple[TlsLayer | None, SignIn | None]:
     made = parse_options(given).with_client_id("me").wire
     return made.tls, made.sasl
 
@@ -194,7 +195,7 @@ def test_options_and_tasks_survive_pickling_and_never_show_a_secret(encrypted: P
         assert "s3cret" not in shown
         assert given[KEY].splitlines()[1] not in shown
         assert pickle.loads(pickle.dumps(each)) == each
-    assert task.wire.sasl is not None
+    assert isinstance(task.wire.sasl, Sasl)
     assert task.wire.sasl.password == Secret("s3cret")
 
 

@@ -60,7 +60,7 @@ def signer(**settings: Any) -> MskIamTokens:
 
 def provider(given: dict[str, str]) -> tokens.TokenProvider | None:
     sasl = parse_options(given).with_client_id("me").wire.sasl
-    assert sasl is not None
+    assert isinstance(sasl, Sasl)
     assert sasl == Sasl("OAUTHBEARER", token_provider=sasl.token_provider)
     assert pickle.loads(pickle.dumps(sasl)) == sasl
     return sasl.token_provider

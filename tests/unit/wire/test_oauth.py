@@ -26,10 +26,10 @@ import pytest
 from spark_group_source.clock import WARN_EVERY, Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
 from spark_group_source.text import Secret
-from spark_group_source.wire import tokens
 from spark_group_source.wire.oauth import IDLE_TIMEOUT, IssuedToken, TokenCache
-from spark_group_source.wire.settings import Sasl, Tls, WireOptions
-from spark_group_source.wire.tokens import ClientCredentials, RefreshWindow, export_token, import_token, token_cache_of
+from spark_group_source.wire.security import ExportedToken
+from spark_group_source.wire.settings import Sasl, Tls
+from spark_group_source.wire.tokens import ClientCredentials, FunctionTokens, RefreshWindow, token_cache_of
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.certificates import Authority
 from tests.unit.hand_clock import Hand
@@ -315,12 +315,12 @@ def test_a_token_that_a_broker_rejected_is_replaced_but_not_at_every_rejection(s
     assert len(service.requests) == 3
 
 
-def in_another_process(client: ClientCredentials, hand: Hand) -> tuple[WireOptions, TokenCache]:
+def in_another_process(client: ClientCredentials, hand: Hand) -> tuple[Sasl, TokenCache]:
     """Settings with the same client, whose token this process does not keep yet."""
     again = dataclasses.replace(client, subject_claim=f"sub{time.monotonic_ns()}")
     cache = token_cache_of(again)
     cache._clock = hand
-    return WireOptions((), "test", sasl=Sasl("OAUTHBEARER", token_provider=again)), cache
+    return Sasl("OAUTHBEARER", token_provider=again), cache
 
 
 def test_a_task_uses_the_drivers_token_and_renews_it_only_if_the_driver_does_not(
@@ -329,21 +329,23 @@ def test_a_task_uses_the_drivers_token_and_renews_it_only_if_the_driver_does_not
     client, at_driver, hand = clocked(service, 100.0, window=HALF)
     began = time.time()
     monkeypatch.setattr(time, "time", lambda: began + hand.now)
-    driver = WireOptions((), "test", sasl=Sasl("OAUTHBEARER", token_provider=client))
-    assert export_token(driver) is None
+    driver = Sasl("OAUTHBEARER", token_provider=client)
+    assert driver.export_token() is None
     token = fetched(client)
-    shared = pickle.loads(pickle.dumps(export_token(driver)))
+    shared = pickle.loads(pickle.dumps(driver.export_token()))
     assert token not in repr(shared)
     task, at_task = in_another_process(client, hand)
-    import_token(task, shared)
+    task.import_token(shared)
     assert at_task.fetch(after()) == token
     turn(hand, at_driver, 51.0)
     eventually(lambda: fetched(client) != token)
     # The task's own renewal would be the third request.
     assert at_task.fetch(after()) == token
-    import_token(task, export_token(driver))
+    renewed = driver.export_token()
+    assert renewed is not None
+    task.import_token(renewed)
     assert at_task.fetch(after()) == fetched(client)
-    import_token(task, shared)
+    task.import_token(shared)
     assert at_task.fetch(after()) == fetched(client), "an older token does not replace it"
     _, late = in_another_process(client, hand)
     late.import_(shared)
@@ -354,10 +356,9 @@ def test_a_task_uses_the_drivers_token_and_renews_it_only_if_the_driver_does_not
 
 
 def test_only_tokens_of_an_endpoint_are_shared() -> None:
-    assert export_token(WireOptions((), "test")) is None
-    options = WireOptions((), "test", sasl=Sasl("OAUTHBEARER", token_provider=tokens.FunctionTokens("json:loads")))
-    assert export_token(options) is None
-    import_token(options, tokens.ExportedToken(Secret("x"), time.time() + 60, time.time() + 30))
+    sign_in = Sasl("OAUTHBEARER", token_provider=FunctionTokens("json:loads"))
+    assert sign_in.export_token() is None
+    sign_in.import_token(ExportedToken(Secret("x"), time.time() + 60, time.time() + 30))
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_texts_are_read_as_java_reads_them(authority: Authority, client: tuple[s
     written = {name: write(text) for name, text in given.items()} | {PASSWORD: "s3cret"}
     parsed = parse_options(SSL | written)
     assert parsed.wire.tls == parse_options(SSL | given | {PASSWORD: "s3cret"}).wire.tls
-    assert parsed.wire.tls is not None
+    assert isinstance(parsed.wire.tls, Tls)
     assert (parsed.wire.tls.chain_text or "").count("-----BEGIN CERTIFICATE-----") == 2
 
 
@@ -81,7 +81,7 @@ def test_files_are_read_as_java_reads_them(
     store.write_text(WRITTEN[how]("\n".join(client)), encoding="utf-8", newline="")
     given = {"kafka.ssl.truststore.location": str(trusted), "kafka.ssl.keystore.location": str(store)}
     parsed = parse_options(SSL | given | {PASSWORD: "s3cret"})
-    assert parsed.wire.tls is not None
+    assert isinstance(parsed.wire.tls, Tls)
     context = tls.ssl_context(parsed.wire.tls)
     assert len(context.get_ca_certs()) == 1
 
@@ -174,7 +174,7 @@ def test_other_text_in_a_file_keeps_it_as_it_is(authority: Authority, tmp_path: 
 def test_a_trusted_certificate_of_openssl_is_one(authority: Authority) -> None:
     trusted = authority.file.read_text().replace(" CERTIFICATE", " TRUSTED CERTIFICATE")
     parsed = parse_options(SSL | {TRUSTED: trusted}).wire.tls
-    assert parsed is not None
+    assert isinstance(parsed, Tls)
     assert len(tls.ssl_context(parsed).get_ca_certs()) == 1
 
 

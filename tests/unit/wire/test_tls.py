@@ -27,6 +27,7 @@ from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
 SHORT = 0.2
+OPTIONS = WireOptions((("127.0.0.1", 1),), "test", tls=Tls())
 Shake = Callable[[socket.socket], ssl.SSLSocket]
 
 
@@ -49,7 +50,7 @@ class Peer:
         shaking = threading.Thread(target=self._shake)
         shaking.start()
         try:
-            self.connection = Connection(shake(ours), "broker", 1, WireOptions((("127.0.0.1", 1),), "test"))
+            self.connection = Connection(shake(ours), "broker", 1, OPTIONS)
         except AuthenticationFailed:
             self.socket.close()
             raise
