@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from spark_group_source.auth import tokens
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.ivy import KAFKA_VERSION, kafka_libs
-from spark_group_source.wire import tokens
 
 # Where the package is installed, pytest has loaded it already.
 pytest_plugins = ["spark_group_source.testing.plugin"]

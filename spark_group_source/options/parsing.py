@@ -9,11 +9,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from spark_group_source.auth.security_options import SecurityOptions, security_settings
+from spark_group_source.auth.tls import Tls
+from spark_group_source.auth.tokens import RefreshWindow
 from spark_group_source.errors import OptionError
 from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import numbers_by_topic
+from spark_group_source.option import Option
 from spark_group_source.options.checks import (
     ASSIGNED,
     TOPICS,
@@ -22,15 +26,13 @@ from spark_group_source.options.checks import (
     check_settings,
     check_topics,
 )
-from spark_group_source.options.security import SecurityOptions, security_settings
 from spark_group_source.options.source_options import SourceOptions
-from spark_group_source.options.spelling import nearest
 from spark_group_source.options.table import OPTIONS, PARTS, default_of
 from spark_group_source.options.unsupported_names import unsupported_option
-from spark_group_source.options.values import FOREVER, MAX_INT32, Option
+from spark_group_source.options.values import FOREVER, MAX_INT32
+from spark_group_source.spelling import nearest
 from spark_group_source.text import quoted
-from spark_group_source.wire.settings import Tls, WireOptions
-from spark_group_source.wire.tokens import RefreshWindow
+from spark_group_source.wire.settings import WireOptions
 
 _RELATED = (
     ("group.heartbeat_interval", "group.session_timeout", 3),

@@ -13,10 +13,26 @@ from collections.abc import Iterable
 from dataclasses import MISSING
 from typing import Any
 
+from spark_group_source.auth.jaas import parse_jaas
+from spark_group_source.auth.oauth_options import (
+    buffer,
+    endpoint_url,
+    jwt_retriever,
+    jwt_validator,
+    min_period,
+    non_blank_secret,
+    window_factor,
+    window_jitter,
+)
+from spark_group_source.auth.sasl_options import client_callback_handler, login_callback_handler, mechanism, protocol
+from spark_group_source.auth.security_options import SecurityOptions
+from spark_group_source.auth.tls import Tls
+from spark_group_source.auth.tls_options import TLS_OPTIONS
+from spark_group_source.auth.tokens import ClientCredentials, RefreshWindow
 from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.options.logins import parse_jaas
+from spark_group_source.option import Option, non_blank, secret
 from spark_group_source.options.offset_parsers import (
     parse_end,
     parse_fallback,
@@ -25,29 +41,16 @@ from spark_group_source.options.offset_parsers import (
     timestamp_parser,
     timestamps_parser,
 )
-from spark_group_source.options.security import SecurityOptions
 from spark_group_source.options.source_options import SourceOptions
-from spark_group_source.options.tls import (
-    TLS_OPTIONS,
-    client_callback_handler,
-    login_callback_handler,
-    mechanism,
-    non_blank_secret,
-    protocol,
-    secret,
-)
 from spark_group_source.options.values import (
-    Option,
     assignor_names,
     boolean,
-    buffer,
     byte_count,
     byte_size,
     byte_string,
     client_id,
     dns_lookup,
     duration,
-    endpoint_url,
     group_protocol,
     host_ports,
     idle_time,
@@ -55,12 +58,8 @@ from spark_group_source.options.values import (
     instance_id,
     interval,
     isolation_level,
-    jwt_retriever,
-    jwt_validator,
     long_milliseconds,
     milliseconds,
-    min_period,
-    non_blank,
     optional_wire_name,
     partitions_json,
     port_range,
@@ -71,12 +70,9 @@ from spark_group_source.options.values import (
     topic_names,
     topic_pattern,
     warn_or_fail,
-    window_factor,
-    window_jitter,
     wire_name,
 )
-from spark_group_source.wire.settings import Tls, WireOptions
-from spark_group_source.wire.tokens import ClientCredentials, RefreshWindow
+from spark_group_source.wire.settings import WireOptions
 
 PARTS: dict[str, type[Any]] = {
     "": SourceOptions,

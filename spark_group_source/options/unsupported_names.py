@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from spark_group_source.errors import OptionError
 from spark_group_source.options.foreign_names import FAMILIES, PREFIXES, Family
-from spark_group_source.options.spelling import letters
+from spark_group_source.spelling import letters
 from spark_group_source.text import quoted
 
 

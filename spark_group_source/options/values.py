@@ -1,16 +1,13 @@
-"""One row of the option table, and parsers of values, which raise ValueError: its text completes "It must be"."""
+"""Parsers of values. A parser raises ValueError for an invalid text; it completes "It must be"."""
 
 from __future__ import annotations
 
 import json
 import re
-import urllib.parse
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.option import non_blank
 from spark_group_source.text import quoted
 from spark_group_source.user_code import load
 
@@ -25,24 +22,6 @@ MEMBER_SUFFIX_BYTES = 64
 
 FOREVER = 1e9
 """The longest time in seconds, about 31 years. Java's 64-bit milliseconds are longer than any wait of Python."""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """The public name, the place of the value in the settings, the parser of the text, and what the option means.
-
-    The place is ``field`` for a field of ``SourceOptions``, or ``part.field``. Descriptions of limits read
-    "Maximum ...", "Minimum ..." or "How long ...", with the unit. Messages never show the value of a ``secret`` option.
-    A batch query ignores a ``stream_only`` option with a warning: it has one batch and no member.
-    """
-
-    name: str
-    place: str
-    parse: Callable[[str], Any]
-    description: str
-    required: bool = False
-    secret: bool = False
-    stream_only: bool = False
 
 
 def host_ports(text: str) -> tuple[tuple[str, int], ...]:
@@ -61,13 +40,6 @@ def host_ports(text: str) -> tuple[tuple[str, int], ...]:
     if not pairs:
         raise ValueError("at least one host:port pair, for example broker1:9092")
     return tuple(dict.fromkeys(pairs))
-
-
-def non_blank(text: str) -> str:
-    """Any text that is not blank."""
-    if not text.strip():
-        raise ValueError("a name that is not empty")
-    return text.strip()
 
 
 def wire_name(text: str) -> str:
@@ -338,81 +310,3 @@ def isolation_level(text: str) -> bool:
     if text.strip().lower() not in ("read_committed", "read_uncommitted"):
         raise ValueError("read_committed or read_uncommitted")
     return text.strip().lower() == "read_committed"
-
-
-_PACKAGE = "org.apache.kafka.common.security.oauthbearer."
-_FUNCTION = "set 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens"
-
-
-def endpoint_url(text: str) -> str:
-    """The URL of a token endpoint, or of a file with a token."""
-    url = text.strip()
-    problem = ValueError("an https, http or file URL, for example https://login.example.com/oauth2/token")
-    try:
-        parts = urllib.parse.urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        raise problem from None
-    scheme = parts.scheme
-    if not url.isascii() or re.search(r"\s", url) or scheme not in ("https", "http", "file"):
-        raise problem
-    if scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-            raise ValueError("a file URL with an absolute path, for example file:///var/run/secrets/kafka/token")
-        if "?" in url or "#" in url:
-            raise ValueError("a file URL in which %3F stands for a question mark, and %23 for a hash sign")
-    elif not parts.hostname or "@" in parts.netloc:
-        raise problem
-    return f"{scheme}:{url.partition(':')[2]}"
-
-
-def _java_class(text: str, names: tuple[str, ...], otherwise: str) -> str:
-    """The simple name of one of Java's own classes, in the package of Kafka or of a platform that renamed it."""
-    package, _, name = text.strip().rpartition(".")
-    inside = f"{package}."
-    if name not in names or not re.search(rf"(^|\.){re.escape(_PACKAGE)}(internals\.)?(secured\.)?$", inside):
-        raise ValueError(f"{' or '.join(_PACKAGE + each for each in names)}, because no Java runs; {otherwise}")
-    return name
-
-
-def jwt_retriever(text: str) -> str:
-    """One of Java's retrievers that this source has, too."""
-    names = ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
-    return _java_class(text, names, f"instead of another class, or of JwtBearerJwtRetriever, {_FUNCTION}")
-
-
-def jwt_validator(text: str) -> str:
-    """One of Java's validators for clients."""
-    return _java_class(text, ("DefaultJwtValidator", "ClientJwtValidator"), "the brokers validate the tokens")
-
-
-def _number(text: str, lowest: float, highest: float) -> float:
-    if not re.fullmatch(r"\d{1,9}(\.\d{0,9})?|\.\d{1,9}", text.strip()) or not lowest <= float(text) <= highest:
-        raise ValueError(f"a number from {lowest:g} to {highest:g}")
-    return float(text)
-
-
-def window_factor(text: str) -> float:
-    """A part of a token's lifetime."""
-    return _number(text, 0.5, 1.0)
-
-
-def window_jitter(text: str) -> float:
-    """Random jitter, as a fraction of a token's lifetime."""
-    return _number(text, 0.0, 0.25)
-
-
-def min_period(text: str) -> float:
-    """Whole seconds up to 15 minutes."""
-    return _seconds(text, 900)
-
-
-def buffer(text: str) -> float:
-    """Whole seconds up to an hour."""
-    return _seconds(text, 3600)
-
-
-def _seconds(text: str, highest: int) -> float:
-    if not re.fullmatch(r"\d{1,4}", text.strip()) or int(text) > highest:
-        raise ValueError(f"a whole number of seconds, from 0 to {highest}")
-    return float(text)

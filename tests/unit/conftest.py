@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from spark_group_source.wire.waiting import WakeupPipe
 from tests.certificates import Authority
 from tests.unit.hand_clock import Hand
 
@@ -37,3 +40,9 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     return monkeypatch
+
+
+@pytest.fixture
+def wakeup() -> Iterator[WakeupPipe]:
+    with closing(WakeupPipe()) as pipe:
+        yield pipe

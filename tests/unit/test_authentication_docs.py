@@ -17,8 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import trustme
 
+from spark_group_source.auth.sasl_options import MECHANISMS
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.tls import MECHANISMS
 from tests.unit.new_process import run_python
 
 REPOSITORY = Path(__file__).resolve().parents[2]

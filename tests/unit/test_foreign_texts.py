@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
+from spark_group_source.auth.oauth.endpoint import Answer, _holder, _refusal
+from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.sasl_exchange import authenticate
+from spark_group_source.auth.tokens import ClientCredentials
 from spark_group_source.errors import BrokerUnavailable, DataLoss, GroupSourceError, OptionError
 from spark_group_source.group.description import (
     GroupDescription,
@@ -25,10 +29,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.text import MOST_CHARACTERS, Secret, names, one_line, printable, quoted
 from spark_group_source.wire import tcp
 from spark_group_source.wire.identity import ClusterIdentity
-from spark_group_source.wire.oauth import Answer, _holder, _refusal
-from spark_group_source.wire.sasl import authenticate
-from spark_group_source.wire.settings import Sasl, WireOptions
-from spark_group_source.wire.tokens import ClientCredentials
+from spark_group_source.wire.settings import WireOptions
 from tests.unit.options.test_options import GOOD
 from tests.unit.wire_options import after
 

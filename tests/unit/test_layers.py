@@ -20,7 +20,7 @@ SPARK_DOORS = """
 spark.schema spark.stream spark.notifications.set_up spark.batch spark.source spark.tasks
 spark.start_checks.started_queries lag.listener migration __init__
 """
-ABOVE = {"options", "query", "spark", "lag", "migration", "testing"}
+ABOVE = {"auth", "options", "query", "spark", "lag", "migration", "testing"}
 FORBIDDEN = {
     "__init__": {"lag", "testing"},
     "__main__": {"testing"},
@@ -28,10 +28,12 @@ FORBIDDEN = {
     "fetch": {"group", *ABOVE},
     "records": {"group", "fetch", "wire", *ABOVE},
     "wire": {"group", "fetch", "records", *ABOVE},
+    "auth": {"group", "fetch", "records", *ABOVE} - {"auth"},
     "options": {"records", "query", "spark", "lag", "testing"},
-    "query": {"spark", "lag", "testing"},
-    "lag": {"records", "spark", "testing"},
-    "migration": {"fetch", "group", "lag", "query", "records", "spark", "testing", "wire"},
+    "query": {"auth", "spark", "lag", "testing"},
+    "spark": {"auth", "lag", "migration", "testing"},
+    "lag": {"auth", "records", "spark", "testing"},
+    "migration": {"auth", "fetch", "group", "lag", "query", "records", "spark", "testing", "wire"},
     "testing": set[str](),
 }
 ELSEWHERE = {"lag", "migration", "testing"}

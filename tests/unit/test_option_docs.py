@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from spark_group_source.option import Option
 from spark_group_source.options.table import OPTIONS, default_of
 from spark_group_source.options.unsupported_names import UNSUPPORTED
-from spark_group_source.options.values import Option
 from tests.unit.options.test_client_options import CONSUMER, SECURITY, WITHOUT_JAVA
 
 TESTS = Path(__file__).resolve().parents[1]

@@ -18,7 +18,13 @@ from tests.unit.records.build import Record, batch
 from tests.unit.wire_options import wire_options
 
 CLIENTS = {"kafka.admin", "kafka.consumer", "kafka.producer", "kafka.net"}
-SECURITY = {"ssl", "spark_group_source.wire.sasl", "spark_group_source.wire.tls"}
+SECURITY = {
+    "ssl",
+    "spark_group_source.auth.certificates",
+    "spark_group_source.auth.oauth.endpoint",
+    "spark_group_source.auth.sasl_exchange",
+    "spark_group_source.auth.tls_session",
+}
 MEMBERSHIP = {"spark_group_source.group", "spark_group_source.query"}
 SLOW = CLIENTS | SECURITY | {"kafka.protocol.admin", "pandas"}
 

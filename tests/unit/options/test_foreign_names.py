@@ -8,9 +8,9 @@ import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.spelling import distance, letters, nearest
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.unsupported_names import UNSUPPORTED
+from spark_group_source.spelling import distance, letters, nearest
 from tests.unit.options.test_option_names import error
 from tests.unit.options.test_options import GOOD
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_group_source.errors import OptionError
+from spark_group_source.option import Option, non_blank
 from spark_group_source.options import values
 from spark_group_source.options.offset_parsers import parse_end, parse_fallback, parse_start, parse_timestamp_strategy
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.unsupported_names import UNSUPPORTED
-from spark_group_source.options.values import Option
 from tests.unit.options.test_options import GOOD, PATTERN
 
 LARGE, LONGEST = "2147483648", "9223372036854775807"
@@ -38,7 +38,7 @@ HOSTS = (
 # fmt: off
 KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
     values.host_ports: ("b1:9092,b2:9092", HOSTS, "host:port"),
-    values.non_blank: ("a-name", ("", "  "), "not empty"),
+    non_blank: ("a-name", ("", "  "), "not empty"),
     values.wire_name: ("a-name", ("", "  "), "not empty"),
     values.optional_wire_name: ("a-name", (), "not empty"),
     values.client_id: ("a-name", (), "not empty"),
@@ -79,7 +79,7 @@ BY_NAME = {"startingTimestamp": TIME, "endingTimestamp": TIME,
            "startingOffsetsByTimestamp": TIMES, "endingOffsetsByTimestamp": TIMES}
 """The same for options with their own parser."""
 
-NAMES = {values.non_blank, values.wire_name, values.optional_wire_name, values.client_id, values.instance_id,
+NAMES = {non_blank, values.wire_name, values.optional_wire_name, values.client_id, values.instance_id,
          values.topic_names, values.topic_pattern, values.importable_function, values.host_ports,
          values.partitions_json, values.assignor_names}
 """Parsers of texts whose case matters."""

@@ -9,7 +9,6 @@ import pytest
 
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.waiting import WakeupPipe
 from tests.fake import FakeKafka
 from tests.unit.wire_options import wire_options
 
@@ -30,9 +29,3 @@ def options(fake: FakeKafka) -> WireOptions:
 def cluster(options: WireOptions) -> Iterator[Cluster]:
     with closing(Cluster(options)) as made:
         yield made
-
-
-@pytest.fixture
-def wakeup() -> Iterator[WakeupPipe]:
-    with closing(WakeupPipe()) as pipe:
-        yield pipe

@@ -16,11 +16,12 @@ from unittest.mock import Mock
 import pytest
 from kafka.protocol.metadata import FindCoordinatorResponse
 
+from spark_group_source.auth.sasl import Sasl
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
 from spark_group_source.text import Secret
 from spark_group_source.wire.connection import MAX_FRAME_BEFORE_SIGN_IN, Connection
-from spark_group_source.wire.settings import Sasl, WireOptions
+from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.fake import FakeKafka, Fault
 from tests.unit.wire.messages import answer, coordinator, encoded, framed, heartbeat

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spark_group_source import grace
+from spark_group_source.auth.sasl import Sasl
 from spark_group_source.clock import JITTER, Backoff, Deadline, LogEvery
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
 from spark_group_source.fetch import cluster_pool
@@ -19,7 +20,7 @@ from spark_group_source.text import Secret
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.failures import AuthFailures, ReconnectBackoff
-from spark_group_source.wire.settings import Sasl, WireOptions
+from spark_group_source.wire.settings import WireOptions
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 from tests.unit.wire_options import LONG, after, wire_options

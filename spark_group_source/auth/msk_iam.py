@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spark_group_source.auth.tokens import INSTALL, MskIamTokens
 from spark_group_source.errors import OptionError
-from spark_group_source.options.spelling import completed_or_nearest
-from spark_group_source.wire.tokens import INSTALL, MskIamTokens
+from spark_group_source.spelling import completed_or_nearest
 
 MECHANISM = "AWS_MSK_IAM"
 LOGIN_HANDLER = "IAMOAuthBearerLoginCallbackHandler"
@@ -116,7 +116,7 @@ def _region(hosts: list[str], profile: str | None) -> str:
         )
     if found:
         return found[0]
-    from spark_group_source.wire.aws_signer import configured_region  # imports AWS's library, which takes long
+    from spark_group_source.auth.aws_signer import configured_region  # imports AWS's library, which takes long
 
     region = os.environ.get("AWS_REGION") or configured_region(profile)
     if not region:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from spark_group_source.auth.tokens import ClientCredentials
 from spark_group_source.text import Secret
-from spark_group_source.wire.tokens import ClientCredentials
 
 SECRET = "s3cret&/=ä"
 

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from spark_group_source.auth.jaas import PasswordLogin, parse_jaas
+from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.tls import Tls
 from spark_group_source.errors import OptionError
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.options.logins import PasswordLogin, parse_jaas
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
 from spark_group_source.text import Secret
 from spark_group_source.wire.security import SignIn, TlsLayer
-from spark_group_source.wire.settings import Sasl, Tls
 from tests.certificates import Authority, parts
 from tests.unit.options.test_options import GOOD
 

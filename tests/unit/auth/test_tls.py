@@ -14,12 +14,14 @@ from unittest.mock import Mock
 
 import pytest
 
+from spark_group_source.auth import certificates, tls_session
+from spark_group_source.auth.java_stores import format_of
+from spark_group_source.auth.tls import Tls
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, OptionError
 from spark_group_source.text import Secret
-from spark_group_source.wire import tls
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.settings import Tls, WireOptions, format_of
+from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.certificates import Authority
 from tests.unit.wire.messages import answer, heartbeat
@@ -34,7 +36,7 @@ Shake = Callable[[socket.socket], ssl.SSLSocket]
 @pytest.fixture
 def shake(authority: Authority) -> Shake:
     """The client's side of a TLS handshake."""
-    return lambda ours: tls.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), after())
+    return lambda ours: tls_session.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), after())
 
 
 class Peer:
@@ -130,13 +132,14 @@ def test_a_wakeup_or_the_deadline_ends_the_wait_within_a_tls_record(peer: Peer, 
 
 def test_an_absolute_host_name_is_certified_without_its_dot(authority: Authority) -> None:
     file = authority.issue("broker", file="broker.pem")
-    Peer(file, lambda ours: tls.handshake(ours, "broker.", "b:1", Tls(ca_file=str(authority.file)), after())).close()
+    tls = Tls(ca_file=str(authority.file))
+    Peer(file, lambda ours: tls_session.handshake(ours, "broker.", "b:1", tls, after())).close()
 
 
 def test_a_tls_handshake_with_a_silent_peer_times_out(authority: Authority) -> None:
     ours, theirs = socket.socketpair()
     with pytest.raises(DeadlineExceeded, match="TLS handshake in time"):
-        tls.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), Deadline.after(SHORT))
+        tls_session.handshake(ours, "broker", "b:1", Tls(ca_file=str(authority.file)), Deadline.after(SHORT))
     assert ours.fileno() == -1
     theirs.close()
 
@@ -198,10 +201,10 @@ def test_a_certificate_alert_means_rejection_only_before_the_first_response() ->
     ):
         error = ssl.SSLError(1, alert)
         error.reason = alert
-        refused = tls.session_error("b:1", error, responded=False)
+        refused = tls_session.session_error("b:1", error, responded=False)
         assert isinstance(refused, AuthenticationFailed)
         assert alert in refused.happened
-        assert isinstance(tls.session_error("b:1", error, responded=True), BrokerUnavailable)
+        assert isinstance(tls_session.session_error("b:1", error, responded=True), BrokerUnavailable)
 
 
 def test_the_error_of_a_rejected_broker_certificate_has_reason_and_action(authority: Authority, shake: Shake) -> None:
@@ -217,28 +220,28 @@ def test_the_error_of_a_rejected_broker_certificate_has_reason_and_action(author
 def test_a_context_is_kept_until_its_files_are_usable(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     file = authority.issue("client", file="first.pem")
     settings = Tls(ca_file=str(authority.file), key_file=str(file))
-    first = tls.ssl_context(settings)
-    assert tls.ssl_context(Tls(ca_file=str(authority.file), key_file=str(file))) is first
+    first = certificates.ssl_context(settings)
+    assert certificates.ssl_context(Tls(ca_file=str(authority.file), key_file=str(file))) is first
     authority.issue("client", file="second.pem").rename(file)
-    second = tls.ssl_context(settings)
+    second = certificates.ssl_context(settings)
     assert second is not first
     file.write_bytes(file.read_bytes()[:100])
-    assert tls.ssl_context(settings) is second
+    assert certificates.ssl_context(settings) is second
     file.unlink()
-    assert tls.ssl_context(settings) is second
+    assert certificates.ssl_context(settings) is second
     warning = "certificate files are unusable; keeping the certificates read before"
     assert caplog.text.count(warning) == 1
-    tls._warnings.clear()  # as after a minute
-    assert tls.ssl_context(settings) is second
+    certificates._warnings.clear()  # as after a minute
+    assert certificates.ssl_context(settings) is second
     assert caplog.text.count(warning) == 2
     authority.issue("client", file="third.pem").rename(file)
-    assert tls.ssl_context(settings) is not second
+    assert certificates.ssl_context(settings) is not second
 
 
 def test_the_error_of_a_missing_file_names_the_file(authority: Authority, tmp_path: Path) -> None:
     settings = Tls(ca_file=str(authority.file), key_file=str(tmp_path / "client.pem"))
     with pytest.raises(OptionError, match=r"client.pem' of 'kafka.ssl.keystore.location'.*every executor"):
-        tls.ssl_context(settings)
+        certificates.ssl_context(settings)
 
 
 def test_the_text_of_a_key_is_in_a_private_file_only_while_it_is_read(
@@ -248,13 +251,13 @@ def test_the_text_of_a_key_is_in_a_private_file_only_while_it_is_read(
     look = Mock(side_effect=lambda file, **_: modes.append(Path(file).stat().st_mode & 0o777))
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", look)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    tls.ssl_context(Tls(ca_file=str(authority.file), key_text=Secret("key"), chain_text="chain"))
+    certificates.ssl_context(Tls(ca_file=str(authority.file), key_text=Secret("key"), chain_text="chain"))
     assert modes == [0o600]
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     says = r"No temporary file for 'kafka\.ssl\.keystore\.key' can be written on .*/none/.*TMPDIR.*keystore\.location"
     with pytest.raises(OptionError, match=says):
-        tls.ssl_context(Tls(ca_file=str(authority.file), key_text=Secret("another key"), chain_text="chain"))
+        certificates.ssl_context(Tls(ca_file=str(authority.file), key_text=Secret("another key"), chain_text="chain"))
 
 
 def test_the_format_of_a_store_follows_from_its_first_bytes(tmp_path: Path) -> None:

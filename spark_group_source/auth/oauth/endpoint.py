@@ -26,6 +26,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
+from spark_group_source.auth.certificates import ssl_context
+from spark_group_source.auth.tls import Tls
+from spark_group_source.auth.tls_session import Peer, handshake_error
+from spark_group_source.auth.tokens import ClientCredentials, RefreshWindow, is_local, without_secrets
 from spark_group_source.clock import WARN_EVERY, Backoff, Clock, Deadline, LogEvery, monotonic
 from spark_group_source.errors import (
     AuthenticationFailed,
@@ -35,10 +39,7 @@ from spark_group_source.errors import (
     OptionError,
 )
 from spark_group_source.text import Secret, printable
-from spark_group_source.wire import tls
 from spark_group_source.wire.security import ExportedToken
-from spark_group_source.wire.settings import Tls
-from spark_group_source.wire.tokens import ClientCredentials, RefreshWindow, is_local, without_secrets
 from spark_group_source.wire.waiting import JOIN_INTERVAL, sleep
 
 log = logging.getLogger(__name__)
@@ -591,12 +592,12 @@ def request_token(settings: ClientCredentials, *, worked_before: bool) -> Issued
     unusable = BrokerUnavailable if worked_before else AuthenticationFailed
     timeouts = settings.connect_timeout, settings.read_timeout
     try:
-        context = None if settings.tls is None else tls.ssl_context(settings.tls)
+        context = None if settings.tls is None else ssl_context(settings.tls)
         answer = post(settings.endpoint, _headers(settings), _body(settings), timeouts, context)
     except OptionError as error:
         raise unusable(error.happened, error.action) from None
     except ssl.SSLError as error:
-        failed = tls.handshake_error(tls.Peer(name, _URL, _HOST), error, settings.tls or Tls())
+        failed = handshake_error(Peer(name, _URL, _HOST), error, settings.tls or Tls())
         kind = unusable if isinstance(failed, AuthenticationFailed) else BrokerUnavailable
         raise kind(failed.happened, failed.action) from None
     except OSError as error:

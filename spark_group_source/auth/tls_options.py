@@ -1,95 +1,19 @@
 """The TLS settings, of connections to brokers as well as to a token endpoint: their names, parsers and checks.
 
-A parser of a security option raises ValueError for an invalid text; it completes "It must be", and shows no secret.
+A parser raises ValueError for an invalid text; it completes "It must be", and shows no secret.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import re
 
+from spark_group_source.auth.cipher_suites import cipher_suites
+from spark_group_source.auth.java_stores import how_to_convert
+from spark_group_source.auth.pem import CERTIFICATE, PRIVATE_KEY, select
+from spark_group_source.auth.tls import TLS_VERSIONS, Tls
 from spark_group_source.errors import OptionError
-from spark_group_source.options import msk_iam
-from spark_group_source.options.cipher_suites import cipher_suites
-from spark_group_source.options.spelling import completed_or_nearest
-from spark_group_source.options.values import Option, non_blank
+from spark_group_source.option import Option, non_blank, one_of, secret
 from spark_group_source.text import Secret
-from spark_group_source.wire.pem import CERTIFICATE, PRIVATE_KEY, select
-from spark_group_source.wire.settings import TLS_VERSIONS, Tls, how_to_convert
-
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-BY_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-MECHANISMS = (*BY_PASSWORD, "OAUTHBEARER", msk_iam.MECHANISM, "GSSAPI")
-
-
-def _one_of(text: str, names: tuple[str, ...]) -> str:
-    name = text.strip().upper()
-    if name not in names:
-        near = completed_or_nearest(name, names)
-        raise ValueError(f"one of {', '.join(names)}" + (f" (did you mean {near}?)" if near else ""))
-    return name
-
-
-def protocol(text: str) -> str:
-    """A security protocol."""
-    return _one_of(text, PROTOCOLS)
-
-
-def mechanism(text: str) -> str:
-    """A SASL mechanism."""
-    name = _one_of(text, MECHANISMS)
-    if name == msk_iam.MECHANISM:
-        msk_iam.check_signer()
-    if name == "GSSAPI" and importlib.util.find_spec("gssapi") is None:
-        raise ValueError(
-            "another mechanism, unless you install Kerberos for Python on the driver and the executors: pip install"
-            " gssapi (it needs the system's Kerberos libraries)"
-        )
-    return name
-
-
-def login_callback_handler(text: str) -> str:
-    """Java's class that provides tokens, without its package."""
-    name = text.strip().rpartition(".")[2]
-    if name == "GcpLoginCallbackHandler":
-        raise ValueError(
-            "removed: set 'kafka.sasl.oauthbearer.token.provider' to the function in docs/authentication.md,"
-            " 'Google Cloud'"
-        )
-    if name == "OAuthBearerLoginCallbackHandler":
-        return name
-    if name != msk_iam.LOGIN_HANDLER:
-        raise ValueError(
-            f"the OAuthBearerLoginCallbackHandler of Kafka, or the {msk_iam.LOGIN_HANDLER} of Amazon MSK. Instead of"
-            " another Java class set"
-            " 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens"
-        )
-    msk_iam.check_signer()
-    return name
-
-
-def client_callback_handler(text: str) -> str:
-    """Java's class that answers a mechanism's questions, without its package."""
-    name = text.strip().rpartition(".")[2]
-    if name not in msk_iam.CLIENT_HANDLERS:
-        raise ValueError(f"{' or '.join(msk_iam.CLIENT_HANDLERS)}, of Amazon MSK; the source uses no Java classes")
-    return name
-
-
-def secret(text: str) -> Secret:
-    """Any text that is not empty."""
-    if not text:
-        raise ValueError("a text that is not empty")
-    if text.endswith(("\n", "\r")):
-        raise ValueError("a text without a line break at its end: after reading a file, remove it with strip()")
-    return Secret(text)
-
-
-def non_blank_secret(text: str) -> Secret:
-    """Any text that is not blank, without the blanks around it."""
-    if not text.strip():
-        raise ValueError("a text that is not blank")
-    return Secret(text.strip())
 
 
 def certificates(text: str) -> str:
@@ -134,7 +58,7 @@ def _store_type(store: str, text: str) -> str:
     kind = text.strip().upper()
     if kind in ("JKS", "PKCS12"):
         raise ValueError(f"PEM. {how_to_convert(store, kind)}")
-    return _one_of(kind, ("PEM",))
+    return one_of(kind, ("PEM",))
 
 
 def truststore_type(text: str) -> str:
@@ -213,6 +137,6 @@ def check_tls(tls: Tls) -> None:
     if tls.key_password is not None and tls.key_file is None and tls.key_text is None:
         action = f"Set {location} to the file of the key, or remove the password."
         raise OptionError(f"Option {password} is set without a key.", action)
-    from spark_group_source.wire.tls import ssl_context  # imports ssl, which most queries do not need
+    from spark_group_source.auth.certificates import ssl_context  # imports ssl, which most queries do not need
 
     ssl_context(tls)

@@ -1,4 +1,4 @@
-"""TLS: contexts from PEM, the handshake over a connected socket, and errors of the handshake and of the session.
+"""Certificates and keys in PEM: the SSL contexts that hold them, and errors that name the option or file to correct.
 
 The driver and the executors read the files themselves, and again after a change, for later connections.
 """
@@ -9,29 +9,22 @@ import contextlib
 import logging
 import os
 import re
-import select
 import socket
 import ssl
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeGuard
 
-from spark_group_source.clock import WARN_EVERY, Deadline, LogEvery
-from spark_group_source.errors import (
-    AuthenticationFailed,
-    BrokerUnavailable,
-    DeadlineExceeded,
-    GroupSourceError,
-    OptionError,
-)
-from spark_group_source.wire import pem, waiting
-from spark_group_source.wire.settings import Tls, format_of, how_to_convert
+from spark_group_source.auth import pem
+from spark_group_source.auth.java_stores import format_of, how_to_convert
+from spark_group_source.auth.tls import Tls
+from spark_group_source.clock import WARN_EVERY, LogEvery
+from spark_group_source.errors import OptionError
 
 log = logging.getLogger(__name__)
+
 
 _FileStamp = tuple[int, int, int]
 
@@ -42,6 +35,7 @@ class UnusableCertificates(OptionError):
 
 _cache: dict[Tls, tuple[tuple[_FileStamp, ...], ssl.SSLContext]] = {}
 """The last context of each settings, with the stamps of the files it was built from."""
+
 
 _warnings: defaultdict[Tls, LogEvery] = defaultdict(partial(LogEvery, WARN_EVERY))
 
@@ -261,159 +255,3 @@ def _private_file(tls: Tls, text: str) -> Iterator[str]:
     finally:
         if path is not None:
             os.unlink(path)
-
-
-_NAME_MISMATCH = {62, 64}  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
-_OUTSIDE_VALIDITY = {9, 10}  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
-_CLIENT_CERTIFICATE_ALERTS = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "DECRYPT_ERROR")
-"""Parts of the names of alerts by which a broker rejects the client's certificate, or the lack of a certificate."""
-_NOT_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
-"""OpenSSL's reasons if the first bytes of a peer are not TLS."""
-_NOTHING_IN_COMMON = ("PROTOCOL", "CIPHER", "HANDSHAKE_FAILURE", "INSUFFICIENT_SECURITY")
-"""Parts of the names of errors if the two sides have no TLS version or cipher suite in common."""
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The other side, for errors: ``name`` begins a sentence.
-
-    ``check_address`` is the action if no TLS is used at the address, ``use_certified_host`` the one if the certificate
-    is of other hosts.
-    """
-
-    name: str
-    check_address: str
-    use_certified_host: str
-
-
-def broker_peer(broker: str) -> Peer:
-    """Returns a broker as a peer."""
-    return Peer(
-        f"Broker {broker}",
-        "Check the port in 'kafka.bootstrap.servers'. If the listener does not use TLS, set 'kafka.security.protocol'"
-        " to PLAINTEXT or SASL_PLAINTEXT.",
-        "Use a host name of the certificate in 'kafka.bootstrap.servers' and in the brokers' advertised.listeners",
-    )
-
-
-def handshake(sock: socket.socket, host: str, broker: str, settings: Tls, deadline: Deadline) -> ssl.SSLSocket:
-    """Returns the socket with TLS over it, which owns ``sock``; closes ``sock`` if the handshake fails.
-
-    Args:
-        host: the host that the broker's certificate must name. The dot at the end of an absolute name in DNS is no part
-            of the name in certificates (RFC 6066, section 3).
-        broker: names the broker in errors.
-
-    Raises:
-        AuthenticationFailed: one side rejects the other's certificate, they have no version or cipher in common, or
-            the certificates of this client are not usable.
-        BrokerUnavailable: the connection broke.
-        DeadlineExceeded: the handshake took too long.
-        OptionError: a file of certificates or keys cannot be read.
-    """
-    owner, peer = sock, broker_peer(broker)
-    try:
-        name = host.removesuffix(".")
-        secured = ssl_context(settings).wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
-        owner = secured
-        secured.setblocking(False)
-        _complete_handshake(secured, deadline)
-    except TimeoutError as error:
-        owner.close()
-        raise DeadlineExceeded(
-            f"{peer.name} did not complete the TLS handshake in time.", peer.check_address
-        ) from error
-    except OSError as error:
-        owner.close()
-        raise handshake_error(peer, error, settings) from error
-    except UnusableCertificates as error:
-        owner.close()
-        # The driver could use the files, so a task retries as it does when a broker rejects it.
-        raise AuthenticationFailed(error.happened, error.action) from error
-    except BaseException:
-        owner.close()
-        raise
-    return secured
-
-
-def _complete_handshake(sock: ssl.SSLSocket, deadline: Deadline) -> None:
-    """Completes the handshake of a non-blocking socket."""
-    while True:
-        try:
-            sock.do_handshake()
-            return
-        except ssl.SSLWantReadError:
-            events = select.POLLIN
-        except ssl.SSLWantWriteError:
-            events = select.POLLOUT
-        if not waiting.wait_ready(sock.fileno(), deadline, events):
-            raise TimeoutError
-
-
-def handshake_error(peer: Peer, error: OSError, settings: Tls) -> AuthenticationFailed | BrokerUnavailable:
-    """Converts an error of the handshake to an error that says what to change, or that a retry may succeed."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return _certificate_rejected(peer, error, settings)
-    reason = _reason(error)
-    if reason in _NOT_TLS:
-        return AuthenticationFailed(f"{peer.name} does not use TLS on this port ({reason}).", peer.check_address)
-    if _rejects_client_certificate(reason):
-        return _client_certificate_rejected(peer, reason, settings)
-    if any(part in reason for part in _NOTHING_IN_COMMON):
-        return AuthenticationFailed(
-            f"{peer.name} and this client have no TLS version or cipher suite in common ({reason}).",
-            f"Compare {settings.name('ssl.enabled.protocols')} and {settings.name('ssl.cipher.suites')} with the"
-            " settings of the other side.",
-        )
-    return BrokerUnavailable(f"{peer.name} ended the TLS handshake: {error}.", peer.check_address)
-
-
-def is_tls_error(error: OSError) -> TypeGuard[ssl.SSLError]:
-    """Whether TLS itself failed, not the connection below it."""
-    return isinstance(error, ssl.SSLError)
-
-
-def session_error(broker: str, error: ssl.SSLError, *, responded: bool) -> GroupSourceError:
-    """Converts an error after the handshake. It does not mean that the settings are wrong, with one exception.
-
-    With TLS 1.3 a broker rejects a client's certificate after the handshake, but before its first response.
-    """
-    reason = _reason(error)
-    if not responded and _rejects_client_certificate(reason):
-        return _client_certificate_rejected(broker_peer(broker), reason, Tls())
-    return BrokerUnavailable(f"The TLS session with broker {broker} broke: {error}.")
-
-
-def _reason(error: OSError) -> str:
-    return (error.reason or "") if isinstance(error, ssl.SSLError) else ""
-
-
-def _rejects_client_certificate(reason: str) -> bool:
-    return "ALERT" in reason and any(part in reason for part in _CLIENT_CERTIFICATE_ALERTS)
-
-
-def _client_certificate_rejected(peer: Peer, reason: str, settings: Tls) -> AuthenticationFailed:
-    location, chain, key = (settings.name(f"ssl.keystore.{part}") for part in ("location", "certificate.chain", "key"))
-    return AuthenticationFailed(
-        f"{peer.name} rejected this client's certificate ({reason}).",
-        f"Give a certificate that the other side trusts, with its key, in {location}, or in {chain} and {key}.",
-    )
-
-
-def _certificate_rejected(peer: Peer, error: ssl.SSLCertVerificationError, settings: Tls) -> AuthenticationFailed:
-    if error.verify_code in _NAME_MISMATCH:
-        action = (
-            f"{peer.use_certified_host}, or add the name to the certificate (subjectAltName). To turn this check off,"
-            f" set {settings.name('ssl.endpoint.identification.algorithm')} to an empty text."
-        )
-    elif error.verify_code in _OUTSIDE_VALIDITY:
-        action = "Renew the certificate, or set the clock of this machine."
-    else:
-        action = (
-            "Put the certificate of the CA that signed it into"
-            f" {settings.name('ssl.truststore.location')} or {settings.name('ssl.truststore.certificates')} (PEM)."
-        )
-        if settings.ca_file is None and settings.ca_text is None:
-            action += " Without them the source trusts the CAs of the system."
-    reason = error.verify_message.rstrip(".")
-    return AuthenticationFailed(f"{peer.name} has a certificate that this client rejected: {reason}.", action)

@@ -23,17 +23,18 @@ from unittest.mock import Mock, patch
 
 import pytest
 
+from spark_group_source.auth.oauth.endpoint import IDLE_TIMEOUT, IssuedToken, TokenCache
+from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.tls import Tls
+from spark_group_source.auth.tokens import ClientCredentials, FunctionTokens, RefreshWindow, token_cache_of
 from spark_group_source.clock import WARN_EVERY, Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
 from spark_group_source.text import Secret
-from spark_group_source.wire.oauth import IDLE_TIMEOUT, IssuedToken, TokenCache
 from spark_group_source.wire.security import ExportedToken
-from spark_group_source.wire.settings import Sasl, Tls
-from spark_group_source.wire.tokens import ClientCredentials, FunctionTokens, RefreshWindow, token_cache_of
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from tests.certificates import Authority
+from tests.unit.auth.token_service import SECRET, TokenService, jwt, running, token_answer
 from tests.unit.hand_clock import Hand
-from tests.unit.wire.token_service import SECRET, TokenService, jwt, running, token_answer
 from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
@@ -159,7 +160,7 @@ def test_every_bad_answer_is_an_error_that_says_what_to_change(
 
 
 def test_the_lifetime_is_that_of_token_or_answer(service: TokenService, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "spark_group_source.wire.oauth")
+    caplog.set_level(logging.INFO, "spark_group_source.auth.oauth.endpoint")
     for answer, lifetime in (
         ({"access_token": jwt(300), "expires_in": 60}, 60),
         ({"access_token": jwt(60), "expires_in": 300}, 60),
@@ -513,7 +514,7 @@ def test_requests_go_through_the_proxy_of_the_environment_which_sees_no_secret_o
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, service.url)
     # The service below stands for one on another machine.
-    monkeypatch.setattr("spark_group_source.wire.oauth.is_local", lambda url: False)
+    monkeypatch.setattr("spark_group_source.auth.oauth.endpoint.is_local", lambda url: False)
     fetched(service.client(endpoint="http://login.example.com/t"))
     with running(authority.issue("127.0.0.1", file="server.pem")) as secure:
         assert fetched(secure.client(tls=Tls(ca_file=str(authority.file), in_login_line=True)))

@@ -12,12 +12,12 @@ from unittest.mock import Mock
 import pytest
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
+from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.sasl_exchange import SESSION_PART, authenticate
+from spark_group_source.auth.tokens import FunctionTokens
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
 from spark_group_source.text import Secret
-from spark_group_source.wire.sasl import SESSION_PART, authenticate
-from spark_group_source.wire.settings import Sasl
-from spark_group_source.wire.tokens import FunctionTokens
 from tests.unit.wire_options import LONG, after
 
 PLAIN = Sasl("PLAIN", "alice", Secret("s3cret"))

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from spark_group_source.auth import aws_signer
+from spark_group_source.auth.tokens import MskIamTokens
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
 from spark_group_source.offsets import BatchOffset
-from spark_group_source.wire import aws_signer
-from spark_group_source.wire.tokens import MskIamTokens
 from tests.drivers import drivers
 from tests.fake_msk import ACCESS_KEY, REGION, SECRET_KEY, FakeMsk, check_token, parameters_of, signature
-from tests.unit.wire import token_service
+from tests.unit.auth import token_service
 from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
@@ -219,7 +219,7 @@ def test_a_token_service_that_hangs_times_out_at_the_deadline(service: Aws) -> N
 
 
 def test_the_error_without_the_signer_names_the_package(aws: pytest.MonkeyPatch) -> None:
-    aws.delitem(sys.modules, "spark_group_source.wire.aws_signer")
+    aws.delitem(sys.modules, "spark_group_source.auth.aws_signer")
     aws.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
     with pytest.raises(AuthenticationFailed, match=r"each executor run: pip install 'spark_group_source\[msk\]'"):
         DEFAULT.fetch(after())

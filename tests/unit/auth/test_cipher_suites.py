@@ -9,10 +9,10 @@ import subprocess
 
 import pytest
 
+from spark_group_source.auth.cipher_suites import cipher_suites
+from spark_group_source.auth.tls import Tls
 from spark_group_source.errors import OptionError
-from spark_group_source.options.cipher_suites import cipher_suites
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.wire.settings import Tls
 from tests.unit.options.test_options import GOOD
 
 SSL = GOOD | {"kafka.security.protocol": "SSL"}

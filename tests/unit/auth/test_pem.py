@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from spark_group_source.auth import pem
+from spark_group_source.auth.certificates import _load_keystore_file, ssl_context
+from spark_group_source.auth.tls import Tls
+from spark_group_source.auth.tls_options import certificates, private_key
 from spark_group_source.errors import OptionError
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.options.tls import certificates, private_key
 from spark_group_source.text import Secret
-from spark_group_source.wire import pem, tls
-from spark_group_source.wire.settings import Tls
 from tests.certificates import Authority, parts
 from tests.unit.options.test_options import GOOD
 
@@ -82,7 +83,7 @@ def test_files_are_read_as_java_reads_them(
     given = {"kafka.ssl.truststore.location": str(trusted), "kafka.ssl.keystore.location": str(store)}
     parsed = parse_options(SSL | given | {PASSWORD: "s3cret"})
     assert isinstance(parsed.wire.tls, Tls)
-    context = tls.ssl_context(parsed.wire.tls)
+    context = ssl_context(parsed.wire.tls)
     assert len(context.get_ca_certs()) == 1
 
 
@@ -140,7 +141,7 @@ def test_no_certificate_of_a_file_is_skipped(authority: Authority, tmp_path: Pat
     written[changed] = WRITTEN[how](written[changed])
     file = tmp_path / "both.pem"
     file.write_text("\n".join(written), encoding="utf-8", newline="")
-    assert len(tls.ssl_context(Tls(ca_file=str(file))).get_ca_certs()) == 2
+    assert len(ssl_context(Tls(ca_file=str(file))).get_ca_certs()) == 2
 
 
 def test_the_chain_of_a_keystore_file_is_sent_whole(authority: Authority, tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_the_chain_of_a_keystore_file_is_sent_whole(authority: Authority, tmp_pa
         def load_cert_chain(self, path: str, password: str) -> None:
             sent.append(Path(path).read_text())
 
-    tls._load_keystore_file(Context(), Tls(key_file=str(store)), str(store), "")  # type: ignore[arg-type]
+    _load_keystore_file(Context(), Tls(key_file=str(store)), str(store), "")  # type: ignore[arg-type]
     assert [text.count("\n-----BEGIN CERTIFICATE-----\n") for text in sent] == [2]
 
 
@@ -165,17 +166,17 @@ def test_other_text_in_a_file_keeps_it_as_it_is(authority: Authority, tmp_path: 
         file = tmp_path / f"{number}.pem"
         for pem_text in (text, text.replace("\n", "\r\n")):
             file.write_text(f"{comment}\n{pem_text}", encoding="latin-1", newline="")
-            assert len(tls.ssl_context(Tls(ca_file=str(file))).get_ca_certs()) == 1
+            assert len(ssl_context(Tls(ca_file=str(file))).get_ca_certs()) == 1
     file = tmp_path / "one_line.pem"  # another file, because the context of a former one would be kept
     file.write_text(f"# für alle\n{text.strip()}".replace("\n", " "), encoding="latin-1")
-    assert len(tls.ssl_context(Tls(ca_file=str(file))).get_ca_certs()) == 1
+    assert len(ssl_context(Tls(ca_file=str(file))).get_ca_certs()) == 1
 
 
 def test_a_trusted_certificate_of_openssl_is_one(authority: Authority) -> None:
     trusted = authority.file.read_text().replace(" CERTIFICATE", " TRUSTED CERTIFICATE")
     parsed = parse_options(SSL | {TRUSTED: trusted}).wire.tls
     assert isinstance(parsed, Tls)
-    assert len(tls.ssl_context(parsed).get_ca_certs()) == 1
+    assert len(ssl_context(parsed).get_ca_certs()) == 1
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_the_error_for_a_keystore_says_what_is_wrong(
     file = tmp_path / "client.pem"
     file.write_text("\n".join(client[part] for part in which))
     with pytest.raises(OptionError, match=f"cannot be used: .*{says}"):
-        tls.ssl_context(Tls(key_file=str(file), key_password=None if password is None else Secret(password)))
+        ssl_context(Tls(key_file=str(file), key_password=None if password is None else Secret(password)))
     if len(which) == 2:
         given = {KEY: client[0], CHAIN: client[1]} | ({} if password is None else {PASSWORD: password})
         with pytest.raises(OptionError, match=says):
@@ -205,5 +206,5 @@ def test_a_truststore_file_without_pem_is_an_error_of_openssl(tmp_path: Path) ->
     file = tmp_path / "ca.pem"
     file.write_text("-----BEGIN CERTIFICATE----- s3cret -----END CERTIFICATE-----")
     with pytest.raises(OptionError, match="PEM is needed.*with their line breaks") as raised:
-        tls.ssl_context(Tls(ca_file=str(file)))
+        ssl_context(Tls(ca_file=str(file)))
     assert "s3cret" not in str(raised.value)

@@ -13,6 +13,8 @@ from kafka.net.sasl import get_sasl_mechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
+from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.tokens import Token
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import (
     AuthenticationFailed,
@@ -23,8 +25,6 @@ from spark_group_source.errors import (
 )
 from spark_group_source.text import printable, some
 from spark_group_source.wire.security import Call
-from spark_group_source.wire.settings import Sasl
-from spark_group_source.wire.tokens import Token
 from spark_group_source.wire.waiting import call_with_timeout
 
 UNSUPPORTED_SASL_MECHANISM = 33

@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_group_source.options import msk_iam
-from spark_group_source.options.msk_iam import IamLogin
-from spark_group_source.options.tls import TLS_OPTIONS
+from spark_group_source.auth import msk_iam
+from spark_group_source.auth.msk_iam import IamLogin
+from spark_group_source.auth.tls import Tls
+from spark_group_source.auth.tls_options import TLS_OPTIONS
 from spark_group_source.text import Secret
-from spark_group_source.wire.settings import Tls
 
 _EXTENSION = "extension_"
 _NAMES = ("clientId", "clientSecret", "scope")

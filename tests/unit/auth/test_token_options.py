@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from spark_group_source.auth import tokens
+from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.tls import Tls
+from spark_group_source.auth.tokens import ClientCredentials, FileTokens, FunctionTokens, MskIamTokens
 from spark_group_source.errors import OptionError
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.text import Secret
-from spark_group_source.wire import tokens
-from spark_group_source.wire.settings import Sasl, Tls
-from spark_group_source.wire.tokens import ClientCredentials, FileTokens, FunctionTokens, MskIamTokens
 from tests.certificates import Authority
 from tests.unit.options.test_options import GOOD
 

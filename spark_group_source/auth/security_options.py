@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_group_source.auth import msk_iam
+from spark_group_source.auth.jaas import OAuthLogin, PasswordLogin
+from spark_group_source.auth.msk_iam import IamLogin
+from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.sasl_options import BY_PASSWORD, MECHANISMS, PROTOCOLS
+from spark_group_source.auth.tls import Tls
+from spark_group_source.auth.tls_options import check_tls
+from spark_group_source.auth.tokens import ClientCredentials, FileTokens, FunctionTokens, TokenProvider
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, OptionError
-from spark_group_source.options import msk_iam
-from spark_group_source.options.logins import OAuthLogin, PasswordLogin
-from spark_group_source.options.msk_iam import IamLogin
-from spark_group_source.options.tls import BY_PASSWORD, MECHANISMS, PROTOCOLS, check_tls
 from spark_group_source.text import Secret
-from spark_group_source.wire.settings import Sasl, Tls
-from spark_group_source.wire.tokens import ClientCredentials, FileTokens, FunctionTokens, TokenProvider
 
 _MECHANISM = "kafka.sasl.mechanism"
 _USERNAME, _PASSWORD = "kafka.sasl.username", "kafka.sasl.password"

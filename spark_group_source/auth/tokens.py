@@ -24,8 +24,8 @@ from spark_group_source.user_code import load
 from spark_group_source.wire.waiting import call_with_timeout
 
 if TYPE_CHECKING:
-    from spark_group_source.wire.oauth import TokenCache
-    from spark_group_source.wire.settings import Tls
+    from spark_group_source.auth.oauth.endpoint import TokenCache
+    from spark_group_source.auth.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ os.register_at_fork(after_in_child=_kept.clear)
 def token_cache_of(settings: ClientCredentials) -> TokenCache:
     """Returns the token of these settings in this process."""
     # They import ssl and urllib, which most processes never need.
-    from spark_group_source.wire.oauth import TokenCache, endpoint_name, request_token
+    from spark_group_source.auth.oauth.endpoint import TokenCache, endpoint_name, request_token
 
     kept = _kept.get(settings)
     if kept is None:
@@ -310,7 +310,7 @@ class MskIamTokens:
             DeadlineExceeded: AWS gave no credentials in time.
         """
         try:
-            from spark_group_source.wire.aws_signer import signed_token
+            from spark_group_source.auth.aws_signer import signed_token
         except ImportError as error:
             raise AuthenticationFailed(
                 f"AWS's signer is not installed in this Python: {error}.",

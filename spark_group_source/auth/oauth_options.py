@@ -1,0 +1,94 @@
+"""Parsers of the OAuth options. A parser raises ValueError for an invalid text; it completes "It must be"."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+
+from spark_group_source.text import Secret
+
+_PACKAGE = "org.apache.kafka.common.security.oauthbearer."
+
+
+_FUNCTION = "set 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens"
+
+
+def endpoint_url(text: str) -> str:
+    """The URL of a token endpoint, or of a file with a token."""
+    url = text.strip()
+    problem = ValueError("an https, http or file URL, for example https://login.example.com/oauth2/token")
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise problem from None
+    scheme = parts.scheme
+    if not url.isascii() or re.search(r"\s", url) or scheme not in ("https", "http", "file"):
+        raise problem
+    if scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise ValueError("a file URL with an absolute path, for example file:///var/run/secrets/kafka/token")
+        if "?" in url or "#" in url:
+            raise ValueError("a file URL in which %3F stands for a question mark, and %23 for a hash sign")
+    elif not parts.hostname or "@" in parts.netloc:
+        raise problem
+    return f"{scheme}:{url.partition(':')[2]}"
+
+
+def _java_class(text: str, names: tuple[str, ...], otherwise: str) -> str:
+    """The simple name of one of Java's own classes, in the package of Kafka or of a platform that renamed it."""
+    package, _, name = text.strip().rpartition(".")
+    inside = f"{package}."
+    if name not in names or not re.search(rf"(^|\.){re.escape(_PACKAGE)}(internals\.)?(secured\.)?$", inside):
+        raise ValueError(f"{' or '.join(_PACKAGE + each for each in names)}, because no Java runs; {otherwise}")
+    return name
+
+
+def jwt_retriever(text: str) -> str:
+    """One of Java's retrievers that this source has, too."""
+    names = ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
+    return _java_class(text, names, f"instead of another class, or of JwtBearerJwtRetriever, {_FUNCTION}")
+
+
+def jwt_validator(text: str) -> str:
+    """One of Java's validators for clients."""
+    return _java_class(text, ("DefaultJwtValidator", "ClientJwtValidator"), "the brokers validate the tokens")
+
+
+def _number(text: str, lowest: float, highest: float) -> float:
+    if not re.fullmatch(r"\d{1,9}(\.\d{0,9})?|\.\d{1,9}", text.strip()) or not lowest <= float(text) <= highest:
+        raise ValueError(f"a number from {lowest:g} to {highest:g}")
+    return float(text)
+
+
+def window_factor(text: str) -> float:
+    """A part of a token's lifetime."""
+    return _number(text, 0.5, 1.0)
+
+
+def window_jitter(text: str) -> float:
+    """Random jitter, as a fraction of a token's lifetime."""
+    return _number(text, 0.0, 0.25)
+
+
+def min_period(text: str) -> float:
+    """Whole seconds up to 15 minutes."""
+    return _seconds(text, 900)
+
+
+def buffer(text: str) -> float:
+    """Whole seconds up to an hour."""
+    return _seconds(text, 3600)
+
+
+def _seconds(text: str, highest: int) -> float:
+    if not re.fullmatch(r"\d{1,4}", text.strip()) or int(text) > highest:
+        raise ValueError(f"a whole number of seconds, from 0 to {highest}")
+    return float(text)
+
+
+def non_blank_secret(text: str) -> Secret:
+    """Any text that is not blank, without the blanks around it."""
+    if not text.strip():
+        raise ValueError("a text that is not blank")
+    return Secret(text.strip())

@@ -1,0 +1,53 @@
+"""Settings of TLS, of connections to brokers or to a token endpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from socket import socket
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import GroupSourceError
+from spark_group_source.text import Secret
+
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+"""TLS versions by Java's names: those that brokers from 3.3 on support by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Encryption, trusted CAs and the client's certificate. All texts and files are PEM.
+
+    Without ``ca_file`` and ``ca_text`` the client trusts the CAs that the system trusts. ``key_file`` holds the
+    client's private key and its certificate chain; ``key_text`` holds the key, and ``chain_text`` the chain.
+    ``versions`` are the allowed TLS versions. ``ciphers`` are the cipher suites of TLS 1.2, by OpenSSL's names; if
+    empty, OpenSSL chooses. ``in_login_line``: the settings come from the JAAS config, and are for a token endpoint.
+    """
+
+    ca_file: str | None = None
+    ca_text: str | None = None
+    key_file: str | None = None
+    key_text: Secret | None = None
+    chain_text: str | None = None
+    key_password: Secret | None = None
+    check_host_name: bool = True
+    versions: tuple[str, ...] = TLS_VERSIONS
+    ciphers: tuple[str, ...] = ()
+    in_login_line: bool = False
+
+    def name(self, setting: str) -> str:
+        """Names a setting in errors, for example ``ssl.key.password``."""
+        return f"'{setting}' in 'kafka.sasl.jaas.config'" if self.in_login_line else f"'kafka.{setting}'"
+
+    def handshake(self, sock: socket, host: str, broker: str, deadline: Deadline) -> socket:
+        """As :meth:`TlsLayer.handshake`."""
+        from spark_group_source.auth import tls_session  # imports ssl, which takes 20 ms
+
+        return tls_session.handshake(sock, host, broker, self, deadline)
+
+    def session_error(self, broker: str, error: OSError, *, responded: bool) -> GroupSourceError | None:
+        """As :meth:`TlsLayer.session_error`."""
+        from spark_group_source.auth import tls_session
+
+        if not tls_session.is_tls_error(error):
+            return None
+        return tls_session.session_error(broker, error, responded=responded)
