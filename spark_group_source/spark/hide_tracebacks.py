@@ -27,7 +27,8 @@ def hide_tracebacks() -> Iterator[None]:
     except GroupSourceError as error:
         log.debug("the error that Spark receives: %s", error, exc_info=True)
         cause = _unreported_cause(error)
-        if cause is None and type(error) is not GroupSourceError:
+        is_unexpected = type(error) is GroupSourceError
+        if cause is None and not is_unexpected:
             os.environ[HIDE] = "1"
         raise error.with_traceback(None) from cause
 
@@ -38,4 +39,6 @@ def _unreported_cause(error: BaseException) -> BaseException | None:
     if isinstance(cause, GroupSourceError):
         return _unreported_cause(cause)
     is_network_error = isinstance(error, RetriableError | AuthenticationFailed)
-    return None if is_network_error and isinstance(cause, OSError | UnicodeError) else cause
+    if is_network_error and isinstance(cause, OSError | UnicodeError):
+        return None
+    return cause

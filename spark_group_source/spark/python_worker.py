@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import threading
+from types import CodeType
 
 _FULL_COLLECTION = 2
 _DAEMON = os.path.join("pyspark", "daemon.py")
@@ -21,22 +22,38 @@ _TCP_OPTIONS = [socket.TCP_NODELAY, *([socket.TCP_QUICKACK] if hasattr(socket, "
 @functools.cache
 def prepare_for_next_task() -> None:
     """Call this at the end of each task, when the task has imported all its modules."""
-    if worker_socket := _worker_socket():
-        gc.callbacks.append(functools.partial(_set_quickack, worker_socket))
-        gc.callbacks.append(_freeze)  # last, because it removes itself from the list
+    worker_socket = _worker_socket()
+    if worker_socket is None:
+        return
+    gc.callbacks.append(functools.partial(_set_quickack, worker_socket))
+    gc.callbacks.append(_freeze)  # last, because it removes itself from the list
 
 
 def _worker_socket() -> socket.socket | None:
-    """The socket between Spark and this worker, which PySpark's daemon holds; None in a process without a daemon.
+    """The socket between Spark and this worker, which PySpark's daemon holds; ``None`` in a process without a daemon.
 
     This is the daemon's own object. A second object for the same descriptor would close the descriptor when freed,
     and would make it non-blocking if a library has set a default timeout.
     """
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame and not (frame.f_code.co_name == "worker" and frame.f_code.co_filename.endswith(_DAEMON)):
+    main_thread = threading.main_thread().ident
+    if main_thread is None:
+        return None
+    frame = sys._current_frames().get(main_thread)
+    while frame is not None:
+        if _is_worker_function(frame.f_code):
+            held = frame.f_locals.get("sock")
+            return held if isinstance(held, socket.socket) else None
         frame = frame.f_back
-    sock = frame.f_locals.get("sock") if frame else None
-    return sock if isinstance(sock, socket.socket) else None
+    return None
+
+
+def _is_worker_function(code: CodeType) -> bool:
+    """Whether this is ``worker()`` of PySpark's daemon."""
+    return code.co_name == "worker" and code.co_filename.endswith(_DAEMON)
+
+
+def _has_ended_full_collection(phase: str, info: dict[str, int]) -> bool:
+    return phase == "stop" and info["generation"] == _FULL_COLLECTION
 
 
 def _freeze(phase: str, info: dict[str, int]) -> None:
@@ -45,7 +62,7 @@ def _freeze(phase: str, info: dict[str, int]) -> None:
     The collection between tasks visits every object of every module and frees none. Garbage must not be frozen, so this
     waits for the first of these collections. A collection here would delay the first batch of a query by 70 ms.
     """
-    if phase == "stop" and info["generation"] == _FULL_COLLECTION:
+    if _has_ended_full_collection(phase, info):
         gc.freeze()
         gc.callbacks.remove(_freeze)
 
@@ -59,7 +76,7 @@ def _set_quickack(worker_socket: socket.socket, phase: str, info: dict[str, int]
     TCP_NODELAY does the same for the worker's own last packet. Spark's state server had this delay, too:
     https://github.com/apache/spark/pull/50460. Unix sockets (``spark.python.unix.domain.socket.enabled``) do not.
     """
-    if phase != "stop" or info["generation"] != _FULL_COLLECTION:
+    if not _has_ended_full_collection(phase, info):
         return
     for option in _TCP_OPTIONS:
         with contextlib.suppress(OSError):  # not TCP, or closed

@@ -38,18 +38,20 @@ class DriverStderr:
     """
 
     def __init__(self, jvm: int) -> None:
+        self.descriptors: list[int] = []
         jvm_stderr = _open_stderr(jvm)
-        pipes = map(_open_stderr, _daemons(jvm)) if jvm_stderr is None or _overwritten(jvm) else iter(())
-        pipe = next((each for each in pipes if each is not None), None)
-        self.descriptors = [each for each in (pipe, jvm_stderr) if each is not None]
+        if jvm_stderr is None or _overwritten(jvm):
+            pipe = _open_pipe_of_daemon(jvm)
+            if pipe is not None:
+                self.descriptors.append(pipe)
+        if jvm_stderr is not None:
+            self.descriptors.append(jvm_stderr)
 
     def write(self, text: str) -> None:
         """Writes to the first descriptor that accepts the text."""
         data = text.encode(errors="backslashreplace")
         for descriptor in list(self.descriptors):
-            with contextlib.suppress(OSError):
-                while data and wait_ready(descriptor, Deadline.after(WRITE_TIMEOUT), select.POLLOUT):
-                    data = data[os.write(descriptor, data) :]
+            data = _write(descriptor, data)
             if not data:
                 return
             self.descriptors.remove(descriptor)
@@ -57,6 +59,26 @@ class DriverStderr:
 
     def flush(self) -> None:
         """Does nothing: writes are not buffered."""
+
+
+def _write(descriptor: int, data: bytes) -> bytes:
+    """Writes to a pipe or file; returns the data that it does not accept in time."""
+    with contextlib.suppress(OSError):
+        while data:
+            if not wait_ready(descriptor, Deadline.after(WRITE_TIMEOUT), select.POLLOUT):
+                break
+            written = os.write(descriptor, data)
+            data = data[written:]
+    return data
+
+
+def _open_pipe_of_daemon(jvm: int) -> int | None:
+    """Opens the stderr of the first ``pyspark.daemon`` of this JVM that has one."""
+    for daemon in _daemons(jvm):
+        pipe = _open_stderr(daemon)
+        if pipe is not None:
+            return pipe
+    return None
 
 
 def _open_stderr(process: int) -> int | None:
@@ -73,10 +95,15 @@ def _open_stderr(process: int) -> int | None:
 
 def _overwritten(jvm: int) -> bool:
     """Whether the JVM's stderr is a file that the JVM does not append to."""
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        info = (PROC / f"{jvm}/fdinfo/2").read_text().splitlines()
-        flags = int(next(line.split()[1] for line in info if line.startswith("flags:")), 8)
-        return stat.S_ISREG((PROC / f"{jvm}/fd/2").stat().st_mode) and not flags & os.O_APPEND
+    with contextlib.suppress(OSError, ValueError):
+        mode = (PROC / f"{jvm}/fd/2").stat().st_mode
+        if not stat.S_ISREG(mode):
+            return False
+        for line in (PROC / f"{jvm}/fdinfo/2").read_text().splitlines():
+            if line.startswith("flags:"):
+                flags = int(line.removeprefix("flags:"), 8)
+                appends = bool(flags & os.O_APPEND)
+                return not appends
     return False
 
 
@@ -85,7 +112,9 @@ def _daemons(jvm: int) -> Iterator[int]:
     for process in PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError):  # the process may end at any time
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == jvm and b"\0pyspark.daemon\0" in (process / "cmdline").read_bytes():
+            if parent != jvm:
+                continue
+            if b"\0pyspark.daemon\0" in (process / "cmdline").read_bytes():
                 yield int(process.name)
 
 
@@ -136,7 +165,8 @@ def _leave_when_orphaned(parent: int) -> None:
 def log_to_stderr() -> None:
     """Logs this package to stderr at ``INFO``, unless logging is configured: Spark configures none in this process."""
     package = logging.getLogger("spark_group_source")
-    if package.handlers or logging.getLogger().handlers:
+    is_configured = package.handlers or logging.getLogger().handlers
+    if is_configured:
         return
     handler = _StderrHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%y/%m/%d %H:%M:%S"))

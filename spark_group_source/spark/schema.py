@@ -34,7 +34,9 @@ def source_schema(include_headers: bool) -> StructType:
         StructField("timestamp", TimestampType()),
         StructField("timestampType", IntegerType()),
     ]
-    return StructType([*columns, HEADERS] if include_headers else columns)
+    if include_headers:
+        columns.append(HEADERS)
+    return StructType(columns)
 
 
 def to_arrow_schema(requested: StructType) -> pa.Schema:
@@ -43,27 +45,46 @@ def to_arrow_schema(requested: StructType) -> pa.Schema:
     Raises:
         OptionError: a column is unknown, has another type, or is NOT NULL.
     """
-    known = {each.name: [each.dataType] for each in source_schema(include_headers=True)}
-    for name in TEXT_COLUMNS.names:
-        known[name].append(StringType())
+    known = _known_types()
+    texts = []
     for column in requested:
-        types = [each.simpleString() for each in known.get(column.name, [])]
-        if column.dataType.simpleString() in types and not (column.nullable and column.dataType in known[column.name]):
-            # Spark would expect NOT NULL from each task, and every task would fail with a schema mismatch.
-            raise OptionError(
-                f"The schema asks for column '{column.name}' as NOT NULL, but each column of this source may be NULL.",
-                f"Write '{column.name} {column.dataType.simpleString()}' without NOT NULL in .schema(...). To skip"
-                f" rows without a value, add .where('{column.name} IS NOT NULL').",
-            )
-        if column.dataType not in known.get(column.name, []):
-            columns = ", ".join(f"{name} {_type_names(types)}" for name, types in known.items())
-            raise OptionError(
-                f"The schema asks for column '{column.name}' of type {column.dataType.simpleString()}.",
-                f"Use some of these columns: {columns}.",
-            )
-    texts = [each.name for each in requested if each.name in TEXT_COLUMNS.names and each.dataType == StringType()]
+        _check_column(column, known)
+        if column.name in TEXT_COLUMNS.names and column.dataType == StringType():
+            texts.append(column.name)
     return arrow_schema(requested.names, texts)
 
 
-def _type_names(types: list[DataType]) -> str:
-    return " or ".join(each.simpleString() for each in types)
+def _known_types() -> dict[str, list[DataType]]:
+    """The types that a user may ask for, by the name of the column."""
+    known = {each.name: [each.dataType] for each in source_schema(include_headers=True)}
+    for name in TEXT_COLUMNS.names:
+        known[name].append(StringType())
+    return known
+
+
+def _check_column(column: StructField, known: dict[str, list[DataType]]) -> None:
+    """Raises the errors of :func:`to_arrow_schema`."""
+    types = known.get(column.name, [])
+    if column.nullable and column.dataType in types:
+        return
+    # The text of a type leaves out whether the items of an array and the fields of a struct may be NULL.
+    type_name = column.dataType.simpleString()
+    if type_name in [each.simpleString() for each in types]:
+        # Spark would expect NOT NULL from each task, and every task would fail with a schema mismatch.
+        raise OptionError(
+            f"The schema asks for column '{column.name}' as NOT NULL, but each column of this source may be NULL.",
+            f"Write '{column.name} {type_name}' without NOT NULL in .schema(...). To skip"
+            f" rows without a value, add .where('{column.name} IS NOT NULL').",
+        )
+    raise OptionError(
+        f"The schema asks for column '{column.name}' of type {type_name}.",
+        f"Use some of these columns: {_columns(known)}.",
+    )
+
+
+def _columns(known: dict[str, list[DataType]]) -> str:
+    columns = []
+    for name, types in known.items():
+        type_names = " or ".join(each.simpleString() for each in types)
+        columns.append(f"{name} {type_names}")
+    return ", ".join(columns)

@@ -82,15 +82,21 @@ def register(spark: SparkSession) -> None:
     from spark_group_source.spark.notifications.set_up import report_completed_batches
 
     # The processes in which Spark creates readers have no session, so the class carries its name and id.
-    conf = spark.conf
     application = Application(
-        name=conf.get("spark.app.name", "pyspark") or "",
-        id=conf.get("spark.app.id", "") or "",
-        encrypts_files=conf.get("spark.io.encryption.enabled", "false") == "true",
-        wraps_available_now=conf.get(WRAPPER, "false") == "true",
+        name=_setting(spark, "spark.app.name", "pyspark"),
+        id=_setting(spark, "spark.app.id", ""),
+        encrypts_files=_setting(spark, "spark.io.encryption.enabled", "false") == "true",
+        wraps_available_now=_setting(spark, WRAPPER, "false") == "true",
     )
     if _registered.get(spark) == application:
         return
     attributes = {"application": application, "notifications": report_completed_batches(spark)}
     spark.dataSource.register(type(GroupSource.__name__, (GroupSource,), attributes))
     _registered[spark] = application
+
+
+def _setting(spark: SparkSession, name: str, default: str) -> str:
+    value = spark.conf.get(name, default)
+    if value is None:
+        return default
+    return value

@@ -130,10 +130,13 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger`` or ``maxBytesPerTrigger``, or no limit. A batch ends at the lower of both."""
-        if (max_offsets := self._options.max_offsets_per_trigger) is not None:
+        max_offsets = self._options.max_offsets_per_trigger
+        if max_offsets is not None:
             return ReadMaxRows(max_offsets)
         max_bytes = self._options.max_bytes_per_trigger
-        return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
+        if max_bytes is not None:
+            return ReadMaxBytes(max_bytes)
+        return ReadAllAvailable()
 
     @hide_tracebacks()
     def initialOffset(self) -> dict[str, Any]:
@@ -167,13 +170,16 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
     def _latest_offset(self, start: dict[str, Any] | None, limit: ReadLimit | None) -> dict[str, Any]:
         if self._life is Life.FAILED and self._error is not None:
             raise self._error
-        begin = self._position if start is None else self._parse(start)
-        all_available = limit is not None and isinstance(limit, ReadAllAvailable)
-        max_bytes = None if all_available else self._options.max_bytes_per_trigger
-        end = self._joined_driver(begin.offset).plan_batch(begin.offset, self._max_offsets(limit), max_bytes)
-        if end is not begin.offset:
-            self._last_parsed = self._position = begin = LoggedOffset.of(end)
-        return begin.json
+        begin = self._position
+        if start is not None:
+            begin = self._parse(start)
+        driver = self._joined_driver(begin.offset)
+        end = driver.plan_batch(begin.offset, self._max_offsets(limit), self._max_bytes(limit))
+        has_nothing_to_read = end is begin.offset
+        if has_nothing_to_read:
+            return begin.json
+        self._last_parsed = self._position = LoggedOffset.of(end)
+        return self._position.json
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The end offsets last seen and the counters, for the query's progress: see ``offsets.py``."""
@@ -259,11 +265,15 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             driver.leave()
             return
         try:
-            # Its report may have come while another call held the lock, which then ended.
-            reported = driver.batch_in_flight and self._position.digest == self._reported
-            driver.close(deadline, self._position.offset if reported else None)
+            driver.close(deadline, self._reported_batch(driver))
         finally:
             self._lock.release()
+
+    def _reported_batch(self, driver: Driver) -> BatchOffset | None:
+        """The batch in flight, if it is completed: its report may have come while another call held the lock."""
+        if driver.batch_in_flight and self._position.digest == self._reported:
+            return self._position.offset
+        return None
 
     def _joined_driver(self, logged: BatchOffset) -> Driver:
         """The query's driver as a member of its group: the first call joins."""
@@ -342,4 +352,11 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
     def _max_offsets(self, limit: ReadLimit | None) -> int | None:
         if limit is None:
             return self._options.max_offsets_per_trigger
-        return limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if isinstance(limit, ReadMaxRows):
+            return limit.max_rows
+        return None
+
+    def _max_bytes(self, limit: ReadLimit | None) -> int | None:
+        if limit is not None and isinstance(limit, ReadAllAvailable):
+            return None
+        return self._options.max_bytes_per_trigger

@@ -28,13 +28,29 @@ def split_into_tasks(
         min_tasks: minimum number of tasks, if there are as many offsets. Even pieces may miss it slightly.
     """
     ordered = sorted(each for each in ranges if each.size)
-    limit = max_records or sum(each.size for each in ordered)
-    pieces = [piece for each in ordered if each.size > limit for piece in _split(each, -(-each.size // limit))]
-    small = [each for each in ordered if each.size <= limit]
-    tasks = [[each] for each in pieces] + _pack(small, min_records, limit)
+    limit = max_records
+    if limit is None:
+        limit = _total(ordered)
+    pieces: list[OffsetRange] = []
+    small: list[OffsetRange] = []
+    for each in ordered:
+        if each.size > limit:
+            count = -(-each.size // limit)  # rounded up
+            pieces += _split(each, count)
+        else:
+            small.append(each)
+    tasks = _one_each(pieces) + _pack(small, min_records, limit)
     if min_tasks is None or len(tasks) >= min_tasks:
         return tasks
-    return [[piece] for each, count in _piece_counts(pieces + small, min_tasks) for piece in _split(each, count)]
+    return _one_each(_split_in_proportion(pieces + small, min_tasks))
+
+
+def _one_each(ranges: Iterable[OffsetRange]) -> list[TaskRanges]:
+    return [[each] for each in ranges]
+
+
+def _total(ranges: Iterable[OffsetRange]) -> int:
+    return sum(each.size for each in ranges)
 
 
 def _pack(ranges: Iterable[OffsetRange], min_records: int, limit: int) -> list[TaskRanges]:
@@ -45,28 +61,40 @@ def _pack(ranges: Iterable[OffsetRange], min_records: int, limit: int) -> list[T
         if offsets.size >= min_records:
             tasks.append([offsets])
             continue
-        if size >= min_records or (packed and size + offsets.size > limit):
+        exceeds_limit = size + offsets.size > limit
+        if size >= min_records or (packed and exceeds_limit):
             tasks.append(packed)
             packed, size = [], 0
         packed.append(offsets)
         size += offsets.size
-    return [*tasks, packed] if packed else tasks
+    if packed:
+        tasks.append(packed)
+    return tasks
 
 
-def _piece_counts(ranges: Sequence[OffsetRange], count: int) -> list[tuple[OffsetRange, int]]:
-    """The number of pieces for each range, ``count`` or so in all, in proportion to its offsets.
+def _split_in_proportion(ranges: Sequence[OffsetRange], count: int) -> list[OffsetRange]:
+    """Splits ranges into ``count`` pieces or so in all, each range in proportion to its offsets.
 
     Ranges that stay whole are counted first; the larger ranges then divide the remaining pieces.
     """
+    total = _total(ranges)
+    whole = {each for each in ranges if _proportion(each, total, count) == 1}
+    remaining_count = count - len(whole)
+    remaining_total = total - _total(whole)
+    pieces = []
+    for each in ranges:
+        if each in whole:
+            pieces.append(each)
+        else:
+            pieces += _split(each, _proportion(each, remaining_total, remaining_count))
+    return pieces
 
-    def proportion(each: OffsetRange, total: int, pieces: int) -> int:
-        # Rounds halves up, as in Java. Python's round() would split two ranges into four where the minimum is five.
-        return min(max(int(each.size / total * pieces + 0.5), 1), each.size)
 
-    total = sum(each.size for each in ranges)
-    whole = {each for each in ranges if proportion(each, total, count) == 1}
-    rest = sum(each.size for each in ranges if each not in whole)
-    return [(each, 1 if each in whole else proportion(each, rest, count - len(whole))) for each in ranges]
+def _proportion(offsets: OffsetRange, total: int, pieces: int) -> int:
+    """How many of the ``pieces`` of ``total`` offsets are this range's: at least one, and none is empty."""
+    # Rounds halves up, as in Java. Python's round() would split two ranges into four where the minimum is five.
+    share = int(offsets.size / total * pieces + 0.5)
+    return min(max(share, 1), offsets.size)
 
 
 def _split(offsets: OffsetRange, count: int) -> list[OffsetRange]:

@@ -58,9 +58,14 @@ class TaskPlanner:
     def __init__(
         self, options: SourceOptions, schema: StructType, application: Application, query_id: str = ""
     ) -> None:
-        self.options = options.with_client_id(options.wire.client_id or _client_id(options, application))
+        client_id = options.wire.client_id
+        if not client_id:
+            client_id = _client_id(options, application)
+        self.options = options.with_client_id(client_id)
         self._schema = schema
-        self._query_id = "" if application.encrypts_files else query_id
+        self._query_id = query_id
+        if application.encrypts_files:
+            self._query_id = ""
 
     def plan(self, ranges: Iterable[OffsetRange], cluster_id: str) -> list[InputPartition]:
         """The tasks that read these ranges of this cluster, one for each of Spark's partitions."""
@@ -83,8 +88,12 @@ def _client_id(options: SourceOptions, application: Application) -> str:
     By the application id a query recognises other queries of its application in its group.
     """
     subscription = options.group.subscription
-    topics = "-".join(subscription.topics) or subscription.pattern
-    process = "-".join(filter(None, [application.id, str(os.getpid())]))
+    topics = subscription.pattern
+    if subscription.topics:
+        topics = "-".join(subscription.topics)
+    process = str(os.getpid())
+    if application.id:
+        process = f"{application.id}-{process}"
     name = f"{application.name}-{topics}"[:CLIENT_ID_LENGTH]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{name}-{process}")
 

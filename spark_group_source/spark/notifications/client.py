@@ -114,7 +114,9 @@ class NotificationClient:
                     self._drained.set()
                 elif line.startswith(BEGINS):
                     answer = json.loads(line.removeprefix(BEGINS))
-                    self._rejection = Rejection(*answer) if answer else None
+                    self._rejection = None
+                    if answer is not None:
+                        self._rejection = Rejection(*answer)
                     self._begins.set()
                 elif line.endswith(b"\n"):
                     self._completed(line.rstrip())

@@ -116,11 +116,20 @@ class CompletionListener:
 
     def _running(self) -> set[str]:
         """The ids of the runs of all queries that have not ended."""
-        return {query.runId().toString() for streams in self._streams for query in streams.active()}
+        runs = set()
+        for streams in self._streams:
+            for query in streams.active():
+                runs.add(query.runId().toString())
+        return runs
 
     def _active(self, query_id: str) -> list[Any]:
         """The JVM's query, unless it has ended."""
-        return [query for streams in self._streams if (query := streams.get(query_id)) is not None]
+        found = []
+        for streams in self._streams:
+            query = streams.get(query_id)
+            if query is not None:
+                found.append(query)
+        return found
 
     def _try_report(self, event: str) -> None:
         try:
@@ -131,8 +140,10 @@ class CompletionListener:
     def _report(self, progress: dict[str, Any]) -> None:
         """Spark has completed a batch, and its commit log shows it unless the query tracks progress asynchronously."""
         self._started_queries.has_progress(progress.get("runId", ""))
-        ends = [end for source in progress.get("sources", ()) if (end := own_offset(source.get("endOffset")))]
-        if self.server is not None and ends and not self._is_asynchronous(progress):
+        ends = own_ends(progress)
+        if self.server is None or not ends:
+            return
+        if not self._is_asynchronous(progress):
             self.server.send(ends)
 
     def _is_asynchronous(self, progress: dict[str, Any]) -> bool:
@@ -148,7 +159,11 @@ class CompletionListener:
         return self._asynchronous[run]
 
 
-def own_offset(offset: object) -> dict[str, Any] | None:
-    """An end offset as this source writes it; ``None`` for those of other sources."""
-    parsed = parse_progress_offset(offset)
-    return parsed if isinstance(parsed, dict) and "group" in parsed else None
+def own_ends(progress: dict[str, Any]) -> list[dict[str, Any]]:
+    """The end offsets that this source has written, without those of other sources in the query."""
+    ends = []
+    for source in progress.get("sources", ()):
+        end = parse_progress_offset(source.get("endOffset"))
+        if isinstance(end, dict) and "group" in end:
+            ends.append(end)
+    return ends

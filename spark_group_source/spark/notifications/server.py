@@ -131,7 +131,9 @@ class NotificationServer:
             )
 
     def _resume_accepting(self) -> None:
-        if not self._accepting and monotonic() >= self._resumes_at:
+        if self._accepting:
+            return
+        if monotonic() >= self._resumes_at:
             self._accepting = True
             self._selector.register(self._listening, selectors.EVENT_READ)
 
@@ -150,15 +152,21 @@ class NotificationServer:
                 self._drop(reader)
 
     def _answer_to(self, question: bytes) -> bytes:
-        rejection = None
+        if question.startswith(MAY_BEGIN):
+            rejection = self._rejection_of(question.removeprefix(MAY_BEGIN).strip())
+            return BEGINS + json.dumps(rejection).encode() + b"\n"
         try:
-            if question.startswith(MAY_BEGIN):
-                rejection = self._rejection(question.removeprefix(MAY_BEGIN).strip().decode())
-            else:
-                self._drain()
-        except Exception as error:  # whatever the JVM says: the reader must not wait for longer
-            log.debug("Spark's events could not be waited for: %s", error)
-        return BEGINS + json.dumps(rejection).encode() + b"\n" if question.startswith(MAY_BEGIN) else DRAINED
+            self._drain()
+        except Exception as error:  # of any kind from the JVM: the reader must not wait longer
+            log.debug("cannot wait for Spark's events: %s", error)
+        return DRAINED
+
+    def _rejection_of(self, key: bytes) -> Rejection | None:
+        try:
+            return self._rejection(key.decode())
+        except Exception as error:  # of any kind from the JVM: the reader must not wait longer
+            log.debug("cannot check the queries that have started: %s", error)
+            return None
 
     def _send(self, reader: socket.socket, message: bytes) -> None:
         if reader not in self._readers:

@@ -45,7 +45,8 @@ def report_completed_batches(spark: SparkSession) -> ServerAddress:
         streams = spark._jsparkSession.streams()
         with _lock:
             server, address = _server()
-            if not _listeners or _listeners[-1].stopped():
+            has_ended = not _listeners or _listeners[-1].stopped()
+            if has_ended:
                 _listeners[:] = [CompletionListener(server, spark.sparkContext._jsc.sc(), gateway.jvm)]
             _listeners[-1].server = server
             _listeners[-1].listen(streams)
@@ -57,18 +58,21 @@ def report_completed_batches(spark: SparkSession) -> ServerAddress:
 
 def _server() -> tuple[NotificationServer | None, ServerAddress]:
     """The server of this process, which later sessions share; ``None`` if there can be none."""
-    if _servers and _servers[-1].process != os.getpid():
-        _servers.clear()  # a forked child's: the parent has the threads
+    is_forked_child = _servers and _servers[-1].process != os.getpid()
+    if is_forked_child:
+        _servers.clear()  # the parent has the threads
         _listeners.clear()
-    if not _servers:
-        if not hasattr(socket, "AF_UNIX"):
-            return None, ServerAddress(missing="Python has no Unix sockets on this system")
-        try:
-            _servers.append(NotificationServer(_drain, _rejection))
-        except OSError as error:
-            return None, ServerAddress(missing=f"completed batches cannot be reported: {error}")
-        atexit.register(_servers[-1].close)
-    return _servers[-1], ServerAddress(_servers[-1].path)
+    if _servers:
+        return _servers[-1], ServerAddress(_servers[-1].path)
+    if not hasattr(socket, "AF_UNIX"):
+        return None, ServerAddress(missing="Python has no Unix sockets on this system")
+    try:
+        server = NotificationServer(_drain, _rejection)
+    except OSError as error:
+        return None, ServerAddress(missing=f"completed batches cannot be reported: {error}")
+    _servers.append(server)
+    atexit.register(server.close)
+    return server, ServerAddress(server.path)
 
 
 def _drain() -> None:
@@ -77,4 +81,6 @@ def _drain() -> None:
 
 
 def _rejection(key: str) -> Rejection | None:
-    return _listeners[-1].rejection(key) if _listeners else None
+    if not _listeners:
+        return None
+    return _listeners[-1].rejection(key)

@@ -25,20 +25,34 @@ def leaves(plan: Any) -> list[Any]:
 
 def stream_sources(plan: Any) -> list[StreamSource]:
     """The sources of this package in the analyzed plan of a streaming query."""
-    return [StreamSource(leaf, _options(leaf.extraOptions())) for leaf in leaves(plan) if _is_stream(leaf)]
+    sources = []
+    for leaf in leaves(plan):
+        if _is_stream(leaf):
+            sources.append(StreamSource(leaf, _options(leaf.extraOptions())))
+    return sources
 
 
 def batch_sources(plan: Any) -> list[SourceOptions]:
     """The options of the batch DataFrames of this package in a plan."""
-    return [_options(leaf.options()) for leaf in leaves(plan) if _is_batch(leaf)]
+    sources = []
+    for leaf in leaves(plan):
+        if _is_batch(leaf):
+            sources.append(_options(leaf.options()))
+    return sources
 
 
 def _is_stream(leaf: Any) -> bool:
-    return kind(leaf) == "StreamingRelationV2" and leaf.sourceName().lower() == SOURCE
+    if kind(leaf) != "StreamingRelationV2":
+        return False
+    name: str = leaf.sourceName()
+    return name.lower() == SOURCE
 
 
 def _is_batch(leaf: Any) -> bool:
-    return kind(leaf) == "DataSourceV2Relation" and leaf.table().name().lower() == SOURCE
+    if kind(leaf) != "DataSourceV2Relation":
+        return False
+    name: str = leaf.table().name()
+    return name.lower() == SOURCE
 
 
 def _options(options: Any) -> SourceOptions:
@@ -46,6 +60,7 @@ def _options(options: Any) -> SourceOptions:
 
 
 def kind(node: Any) -> str:
+    """The name of a node's class, such as ``Union``."""
     name: str = node.getClass().getSimpleName()
     return name
 

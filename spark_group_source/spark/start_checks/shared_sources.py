@@ -18,27 +18,45 @@ def sharing(sources: Iterable[StreamSource]) -> list[list[StreamSource]]:
     found: list[list[StreamSource]] = []
     for source in sources:
         linked, separate = [source], []
-        for each in found:
-            if any(share(source.options, other.options) for other in each):
-                linked += each
+        for group in found:
+            if shares_with_any(source.options, _options(group)):
+                linked += group
             else:
-                separate.append(each)
+                separate.append(group)
         found = [*separate, linked]
-    return [each for each in found if len(each) > 1]
+    return [group for group in found if len(group) > 1]
+
+
+def _options(sources: Iterable[StreamSource]) -> list[SourceOptions]:
+    return [source.options for source in sources]
+
+
+def shares_with_any(one: SourceOptions, others: Iterable[SourceOptions]) -> bool:
+    """Whether a member with these options certainly shares the partitions of a topic with any of the others."""
+    return any(share(one, other) for other in others)
 
 
 def share(one: SourceOptions, other: SourceOptions) -> bool:
     """Whether two members with these options certainly share the partitions of a topic."""
-    same_cluster = not set(one.wire.bootstrap_servers).isdisjoint(other.wire.bootstrap_servers)
+    if one.group.group_id != other.group.group_id:
+        return False
+    clusters_may_differ = set(one.wire.bootstrap_servers).isdisjoint(other.wire.bootstrap_servers)
+    if clusters_may_differ:
+        return False
     first, second = one.group.subscription, other.group.subscription
-    members = not (first.partitions or second.partitions)  # assign needs no membership
-    same_group = one.group.group_id == other.group.group_id
-    return same_group and same_cluster and members and _overlap(first, second)
+    if first.partitions or second.partitions:  # assign needs no membership
+        return False
+    return _overlap(first, second)
 
 
 def _overlap(one: Subscription, other: Subscription) -> bool:
     """Whether both surely have a topic. Without a broker nothing is known of two different patterns."""
-    if one.pattern is not None and other.pattern is not None:
-        return one.pattern == other.pattern
-    named, by_any = (one, other) if one.pattern is None else (other, one)
-    return any(by_any.matches(topic) for topic in named.topics)
+    if one.pattern is None:
+        return _matches_any(other, one.topics)
+    if other.pattern is None:
+        return _matches_any(one, other.topics)
+    return one.pattern == other.pattern
+
+
+def _matches_any(subscription: Subscription, topics: Iterable[str]) -> bool:
+    return any(subscription.matches(topic) for topic in topics)

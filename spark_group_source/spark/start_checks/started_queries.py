@@ -19,7 +19,7 @@ from spark_group_source.options.offset_specs import Latest
 from spark_group_source.options.source_options import SourceOptions, batch_end
 from spark_group_source.spark.notifications.messages import Rejection, source_key
 from spark_group_source.spark.start_checks.logical_plan import StreamSource, batch_sources, stream_sources
-from spark_group_source.spark.start_checks.shared_sources import share, sharing
+from spark_group_source.spark.start_checks.shared_sources import shares_with_any, sharing
 from spark_group_source.spark.start_checks.unions import reads_each_record_once
 from spark_group_source.text import some
 
@@ -62,7 +62,10 @@ class StartedQueries:
         if not sources:
             return
         options = [source.options for source in sources]
-        new = StartedQuery(query.name() or query.id().toString(), query.runId().toString(), options)
+        name = query.name()
+        if not name:
+            name = query.id().toString()
+        new = StartedQuery(name, query.runId().toString(), options)
         new.readers = Counter(map(source_key, options))
         new.rejection = rejection(plan, sources, new.name)
         with self._lock:
@@ -82,20 +85,31 @@ class StartedQueries:
         with self._lock:
             self._forget_ended_queries()
             waiting = [each for each in self._queries if each.readers[key] > 0]
-            wrong = [each for each in waiting if each.rejection is not None]
             if not waiting:
                 return None
-            asking = wrong[0] if wrong else waiting[0]
-            asking.readers[key] -= 1
-            return asking.rejection if wrong == waiting else None
+            wrong = [each for each in waiting if each.rejection is not None]
+            if not wrong:
+                waiting[0].readers[key] -= 1
+                return None
+            wrong[0].readers[key] -= 1
+            may_be_another_query = wrong != waiting
+            if may_be_another_query:
+                return None
+            return wrong[0].rejection
 
     def has_progress(self, run: str) -> None:
         """Warns of a query that runs although it should have ended, because its readers did not or could not ask."""
+        rejections = []
         with self._lock:
-            wrong = [each for each in self._queries if each.run == run and each.rejection is not None]
-            self._queries = [each for each in self._queries if each not in wrong]
-        for each in wrong:
-            log.warning("%s %s", *each.rejection or ())
+            others = []
+            for each in self._queries:
+                if each.run == run and each.rejection is not None:
+                    rejections.append(each.rejection)
+                else:
+                    others.append(each)
+            self._queries = others
+        for rejection in rejections:
+            log.warning("%s %s", rejection.happened, rejection.action)
 
     def _forget_ended_queries(self) -> None:
         running = self._running()
@@ -120,24 +134,28 @@ def warn_of_sharing_queries(new: StartedQuery, running: Iterable[StartedQuery]) 
     """Warns if a query divides its records with others of this application, which may be what the user wants."""
     warned: set[str] = set()
     for options in new.sources:
-        others = [each.name for each in running if any(share(options, other) for other in each.sources)]
-        if others and options.group.group_id not in warned:
-            warned.add(options.group.group_id)
-            log.warning(
-                "group %s: the query %s divides the partitions of %s with %s of this application, so each reads only"
-                " some of the records. If each is to read all of them, give each query a load() with its own"
-                " kafka.group.id.",
-                options.group.group_id,
-                new.name,
-                options.group.subscription,
-                some(others),
-            )
+        group = options.group
+        others = [each.name for each in running if shares_with_any(options, each.sources)]
+        if not others or group.group_id in warned:
+            continue
+        warned.add(group.group_id)
+        log.warning(
+            "group %s: the query %s divides the partitions of %s with %s of this application, so each reads only"
+            " some of the records. If each is to read all of them, give each query a load() with its own"
+            " kafka.group.id.",
+            group.group_id,
+            new.name,
+            group.subscription,
+            some(others),
+        )
 
 
 def warn_of_batch_sources(name: str, sources: Iterable[SourceOptions]) -> None:
     """Warns if a streaming query reads a batch DataFrame whose end is the end of the log."""
+    if PLANS_EACH_ACTION:
+        return
     for options in sources:
-        if isinstance(batch_end(options), Latest) and not PLANS_EACH_ACTION:
+        if isinstance(batch_end(options), Latest):
             log.warning(
                 "the query %s reads %s with spark.read: Spark looks up the end of such a DataFrame once, at its first"
                 " use, and no batch of the query sees later records. To see them, call load() in foreachBatch, or read"

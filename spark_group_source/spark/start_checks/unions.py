@@ -20,20 +20,24 @@ aggregations do, are not among them: a branch of a union would do so with only s
 def reads_each_record_once(plan: Any, sources: Sequence[StreamSource]) -> bool:
     """Whether these sources are branches of one union that treats them alike: whichever reads a record, it passes once.
 
-    What the branches do is compared in Spark's canonical form, in which equal columns have equal ids. ``False`` means
-    that this is not proven.
+    The branches are compared in Spark's canonical form, in which equal columns have equal ids. ``False`` means that
+    this is not proven.
     """
     relations = [source.relation for source in sources]
     union = _lowest_common_node(plan, relations)
     if kind(union) != "Union":
         return False
     branches = [branch for branch in _branches(union) if _reads_any(branch, relations)]
-    occurrences = [leaf for leaf in items(union.collectLeaves()) if leaf in relations]
-    if not len(branches) == len(occurrences) == len(relations):
-        return False  # one of them is read twice, or a branch joins two
-    first, *others = [branch.canonicalized() for branch in branches]
-    canonical = [relation.canonicalized() for relation in relations]
-    return all(_are_alike(first, other, canonical) for other in others)
+    a_branch_joins_two = len(branches) < len(relations)
+    if a_branch_joins_two or _reads_one_twice(union, relations):
+        return False
+    first, *others = _canonical(branches)
+    canonical_sources = _canonical(relations)
+    return all(_are_alike(first, other, canonical_sources) for other in others)
+
+
+def _canonical(nodes: Sequence[Any]) -> list[Any]:
+    return [node.canonicalized() for node in nodes]
 
 
 def _lowest_common_node(plan: Any, relations: Sequence[Any]) -> Any:
@@ -50,8 +54,19 @@ def _branches(union: Any) -> list[Any]:
     """The branches of a union; those of a union directly below it count as its own."""
     found = []
     for child in items(union.children()):
-        found += _branches(child) if kind(child) == "Union" else [child]
+        if kind(child) == "Union":
+            found += _branches(child)
+        else:
+            found.append(child)
     return found
+
+
+def _reads_one_twice(union: Any, relations: Sequence[Any]) -> bool:
+    occurrences = 0
+    for leaf in items(union.collectLeaves()):
+        if leaf in relations:
+            occurrences += 1
+    return occurrences > len(relations)
 
 
 def _reads_any(node: Any, relations: Sequence[Any]) -> bool:
@@ -66,9 +81,12 @@ def _are_alike(one: Any, other: Any, sources: Sequence[Any]) -> bool:
     if one == other:
         return True
     below, other_below = items(one.children()), items(other.children())
-    if not below or len(below) != len(other_below) or kind(one) != kind(other):
+    is_leaf = not below
+    if is_leaf or len(below) != len(other_below):
         return False
-    if not _treats_each_row_alone(one, below) or _own_parts(one, below) != _own_parts(other, other_below):
+    if kind(one) != kind(other) or not _treats_each_row_alone(one, below):
+        return False
+    if _own_parts(one, below) != _own_parts(other, other_below):
         return False
     return all(_are_alike(*pair, sources) for pair in zip(below, other_below, strict=True))
 
@@ -76,18 +94,26 @@ def _are_alike(one: Any, other: Any, sources: Sequence[Any]) -> bool:
 def _treats_each_row_alone(node: Any, children: Sequence[Any]) -> bool:
     """Whether a node gives the same rows wherever its input is divided; a join with a table does."""
     if kind(node) == "Join":
-        return sum(1 for child in children if child.isStreaming()) == 1
+        streams = [child for child in children if child.isStreaming()]
+        return len(streams) == 1
     return kind(node) in ROW_BY_ROW
 
 
 def _without_selection_of_all(node: Any) -> Any:
     """Without a projection on the columns that are there already, as ``unionByName`` adds it to one branch."""
-    while kind(node) == "Project" and node.projectList() == node.child().output():
+    while kind(node) == "Project":
+        selects_all = node.projectList() == node.child().output()
+        if not selects_all:
+            break
         node = node.child()
     return node
 
 
 def _own_parts(node: Any, children: Sequence[Any]) -> list[Any]:
-    """What a node consists of but its children: expressions, and settings of its kind."""
-    parts = [node.productElement(number) for number in range(node.productArity())]
-    return [part for part in parts if part not in children]
+    """The parts of a node without its children: expressions, and settings of its kind."""
+    parts = []
+    for number in range(node.productArity()):
+        part = node.productElement(number)
+        if part not in children:
+            parts.append(part)
+    return parts
