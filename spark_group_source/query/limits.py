@@ -11,11 +11,16 @@ the next batch. Bytes are those of record batches as the brokers store and send 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.wire.cluster import Cluster
+
+if TYPE_CHECKING:
+    from spark_group_source.query.size_samples import Samples
 
 log = logging.getLogger(__name__)
 
@@ -28,21 +33,35 @@ def admit(positions: Offsets, end_offsets: Offsets, max_offsets: int | None) -> 
         end_offsets: the end of the log, at least for partitions that are to advance.
         max_offsets: maximum number of offsets, a soft limit as in Spark's source; ``None`` for all available.
     """
-    # Backlogs are numbers of offsets, not of bytes.
-    backlogs = {tp: max(0, end_offsets.get(tp, position) - position) for tp, position in positions.items()}
+    ends = dict(positions)
+    backlogs = _backlogs(positions, end_offsets)
     total = sum(backlogs.values())
-    if max_offsets is not None and total > max_offsets:
-        backlogs = {tp: min(each, max(1, max_offsets * each // total)) for tp, each in backlogs.items()}
-    return {tp: position + backlogs[tp] for tp, position in positions.items()}
+    for tp, backlog in backlogs.items():
+        count = backlog
+        if max_offsets is not None and total > max_offsets:
+            portion = max(1, max_offsets * backlog // total)
+            count = min(backlog, portion)
+        ends[tp] += count
+    return ends
 
 
 def total_backlog(positions: Offsets, end_offsets: Offsets) -> int:
     """The number of offsets between ``positions`` and ``end_offsets``, over all readable partitions."""
-    return sum(max(0, end_offsets.get(tp, position) - position) for tp, position in positions.items())
+    return sum(_backlogs(positions, end_offsets).values())
 
 
-LOOKUP_TIMEOUT = 2.0
-"""Maximum seconds for the samples of one batch. Without them a batch goes by earlier ones."""
+def _backlogs(positions: Offsets, end_offsets: Offsets) -> dict[TopicPartition, int]:
+    """The number of offsets from each position to the end, of partitions with a known end behind the position."""
+    backlogs: dict[TopicPartition, int] = {}
+    for tp, position in positions.items():
+        backlog = end_offsets.get(tp, position) - position
+        if backlog > 0:
+            backlogs[tp] = backlog
+    return backlogs
+
+
+SAMPLES_TIMEOUT = 2.0
+"""Maximum seconds for the samples of one batch. Without new samples, the batch relies on earlier ones."""
 
 RETRY_INTERVAL = 10.0
 """Seconds until a partition whose leader did not answer is tried again."""
@@ -59,7 +78,10 @@ into the limit is not sampled. What earlier samples say does not count here, bec
 
 
 class ByteLimit:
-    """The sizes of a query's partitions, and the batches that they allow. For the query's thread."""
+    """The sizes of a query's partitions, and the batches that they allow. For the query's thread.
+
+    ``_sizes`` has the bytes per offset of the latest sample of each partition, the oldest sample first.
+    """
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
@@ -72,47 +94,78 @@ class ByteLimit:
 
         All partitions then read the same part of their offsets, at least one offset each.
         """
-        # Other members read the partitions that left, and records of other sizes may have been written since.
-        self._sizes = {tp: size for tp, size in self._sizes.items() if tp in positions}
-        counts = {tp: end - positions[tp] for tp, end in ends.items() if end > positions[tp]}
+        self._forget_others(positions)
+        counts = _backlogs(positions, ends)
         if sum(counts.values()) * MAX_OFFSET_SIZE <= max_bytes:
             return dict(ends)
-        self._sample({tp: positions[tp] for tp in counts if tp not in self._sizes}, max_bytes)
+        self._sample(self._starts_without_sample(positions, counts), max_bytes)
         counts = _part(counts, self._estimates(counts), max_bytes)
-        starts = self._estimates(counts)
+        at_start = self._estimates(counts)
         self._sample({tp: positions[tp] + count - 1 for tp, count in counts.items()}, max_bytes)
         at_end = self._estimates(counts)
-        counts = _part(counts, {tp: (starts[tp] + at_end[tp]) / 2 for tp in counts}, max_bytes)
+        means = {tp: (at_start[tp] + at_end[tp]) / 2 for tp in counts}
+        counts = _part(counts, means, max_bytes)
         return {tp: positions[tp] + counts.get(tp, 0) for tp in ends}
 
+    def _forget_others(self, positions: Offsets) -> None:
+        """Forgets the samples of other partitions: if one comes back, its next records may have other sizes."""
+        self._sizes = {tp: size for tp, size in self._sizes.items() if tp in positions}
+
+    def _starts_without_sample(self, positions: Offsets, partitions: Offsets) -> dict[TopicPartition, int]:
+        """The positions of those of these partitions that have no sample."""
+        return {tp: positions[tp] for tp in partitions if tp not in self._sizes}
+
     def _estimates(self, partitions: Offsets) -> dict[TopicPartition, float]:
+        """The bytes per offset of each partition: its last sample, else the mean of the other partitions' samples."""
         known = [self._sizes[tp] for tp in partitions if tp in self._sizes]
-        unknown = sum(known) / len(known) if known else ESTIMATED_OFFSET_SIZE
-        return {tp: self._sizes.get(tp, unknown) for tp in partitions}
+        mean = ESTIMATED_OFFSET_SIZE
+        if known:
+            mean = sum(known) / len(known)
+        return {tp: self._sizes.get(tp, mean) for tp in partitions}
 
     def _sample(self, offsets: Offsets, max_bytes: int) -> None:
-        from spark_group_source.query.size_samples import sample_sizes  # noqa: PLC0415 -- numpy takes 0.1 s
-
+        """Samples the record batches at these offsets, of partitions whose leaders are not backed off from."""
         now = self._clock()
-        # A large record batch is sent only at the start of a response, so those with the oldest sample come first.
-        oldest = [*(tp for tp in offsets if tp not in self._sizes), *(tp for tp in self._sizes if tp in offsets)]
-        due = [tp for tp in oldest if self._retry_at.get(tp, now) <= now]
+        due = self._due(offsets, now)
         if not due:
             return
-        deadline = Deadline.after(LOOKUP_TIMEOUT, self._clock)
+        samples = self._fetch_samples({tp: offsets[tp] for tp in due}, max_bytes)
+        # A partition with a new sample moves to the end: its sample is the latest.
+        for tp in samples.sizes:
+            self._sizes.pop(tp, None)
+        self._sizes |= samples.sizes
+        self._retry_at |= dict.fromkeys(samples.unanswered, now + RETRY_INTERVAL)
+
+    def _due(self, offsets: Offsets, now: float) -> list[TopicPartition]:
+        """The partitions to sample, those without a sample first, then by the age of their sample.
+
+        The order counts: a broker sends a large record batch only at the start of a response.
+        """
+        ordered: list[TopicPartition] = []
+        for tp in offsets:
+            if tp not in self._sizes:
+                ordered.append(tp)
+        for tp in self._sizes:
+            if tp in offsets:
+                ordered.append(tp)
+        return [tp for tp in ordered if self._retry_at.get(tp, now) <= now]
+
+    def _fetch_samples(self, offsets: Offsets, max_bytes: int) -> Samples:
+        from spark_group_source.query.size_samples import Samples, sample_sizes  # noqa: PLC0415 -- numpy takes 0.1 s
+
+        deadline = Deadline.after(SAMPLES_TIMEOUT, self._clock)
+        share = max(1, max_bytes // SAMPLE_SHARE)
         try:
-            topics = self._cluster.topics({tp.topic for tp in due}, deadline)
-            share = max(1, max_bytes // SAMPLE_SHARE)
-            found, silent = sample_sizes(self._cluster, topics, {tp: offsets[tp] for tp in due}, share, deadline)
+            topics = self._cluster.topics({tp.topic for tp in offsets}, deadline)
+            return sample_sizes(self._cluster, topics, offsets, share, deadline)
         except GroupSourceError as error:
-            # Tasks report what keeps records from being read. Here other estimates serve.
+            # Tasks report what keeps records from being read. Until then the batch relies on other estimates.
             log.debug("no sample of sizes: %s", error)
-            found, silent = {}, set(due)
-        self._sizes = {tp: size for tp, size in self._sizes.items() if tp not in found} | found
-        self._retry_at |= dict.fromkeys(silent, now + RETRY_INTERVAL)
+            return Samples({}, set(offsets))
 
 
-def _part(counts: Offsets, sizes: dict[TopicPartition, float], max_bytes: int) -> dict[TopicPartition, int]:
+def _part(counts: Offsets, sizes: Mapping[TopicPartition, float], max_bytes: int) -> dict[TopicPartition, int]:
+    """The same part of each number of offsets, at least one, so that their bytes are within the limit."""
     total = sum(sizes[tp] * count for tp, count in counts.items())
     if total <= max_bytes:
         return dict(counts)

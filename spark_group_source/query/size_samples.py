@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import RecordsError
@@ -28,14 +28,26 @@ MAX_BYTES = 1024 * 1024
 """Maximum size in bytes of one response, unless the first record batch is larger."""
 
 
+class Samples(NamedTuple):
+    """What the samples of partitions showed.
+
+    Attributes:
+        sizes: the mean bytes per offset of the record batches in each sample, as they are stored.
+        unanswered: the partitions whose leader did not answer.
+    """
+
+    sizes: dict[TopicPartition, float]
+    unanswered: set[TopicPartition]
+
+
 def sample_sizes(
     cluster: Cluster, topics: Mapping[str, Topic], offsets: Offsets, max_bytes: int, deadline: Deadline
-) -> tuple[dict[TopicPartition, float], set[TopicPartition]]:
-    """The mean bytes per offset of the record batches that begin at or around these offsets, as they are stored.
+) -> Samples:
+    """Samples the record batches that begin at or around these offsets.
 
-    Also returns the partitions whose leader did not answer. Others may have no sample either: a broker sends a record
-    batch that does not fit only at the start of a response. Partitions without a sample are asked again for more bytes.
-    If ``max_bytes`` ends that, the order of ``offsets`` says which partitions come first.
+    A partition may have no sample although its leader answered: a broker sends a record batch that does not fit only at
+    the start of a response. Partitions without a sample are asked again for more bytes. If ``max_bytes`` ends that, the
+    order of ``offsets`` says which partitions come first.
 
     Args:
         max_bytes: size of all samples from one broker, unless the first record batch is larger.
@@ -44,23 +56,27 @@ def sample_sizes(
         TopicError: the principal may not read a topic.
     """
     names = {topic.id: topic.name for topic in topics.values()}
-    sizes: dict[TopicPartition, float] = {}
-    silent: set[TopicPartition] = set()
+    samples = Samples({}, set())
     missing, factor = dict(offsets), 1
     while missing and max_bytes > 0 and not deadline.expired():
         build = partial(_request, topics, max_bytes=min(max_bytes, MAX_BYTES), factor=factor)
         responses, errors = send_to_leaders(cluster, topics, missing, build, deadline, PURPOSE)
-        silent |= errors.keys()
-        received = [_sizes(names, response, offsets) for response in responses]
-        found = {tp: size for of_broker, _ in received for tp, size in of_broker.items()}
+        samples.unanswered.update(errors)
+        found: dict[TopicPartition, float] = {}
+        largest = 0
+        for response in responses:
+            sizes, number_of_bytes = _sizes(names, response, offsets)
+            found |= sizes
+            largest = max(largest, number_of_bytes)
         if not found:
             break
-        sizes |= found
-        missing = {tp: offset for tp, offset in missing.items() if tp not in sizes and tp not in silent}
-        max_bytes -= max(number_of_bytes for _, number_of_bytes in received)
+        samples.sizes.update(found)
+        for tp in (*found, *errors):
+            missing.pop(tp, None)
+        max_bytes -= largest
         if len(found) <= len(responses):  # only the first record batch of each response, whatever its size
             factor *= 2
-    return sizes, silent
+    return samples
 
 
 def _request(topics: Mapping[str, Topic], offsets: Offsets, max_bytes: int, factor: int) -> Any:
@@ -74,22 +90,31 @@ def _request(topics: Mapping[str, Topic], offsets: Offsets, max_bytes: int, fact
 def _sizes(names: Mapping[str, str], response: Any, offsets: Offsets) -> tuple[dict[TopicPartition, float], int]:
     """The sizes that a response shows, and its number of bytes. ``names`` has the topics by their ids, if known."""
     sizes: dict[TopicPartition, float] = {}
-    received = 0
+    number_of_bytes = 0
     for topic in response.responses:
+        name = names.get(str(topic.topic_id), topic.topic)
         for partition in topic.partitions:
-            tp = TopicPartition(names.get(str(topic.topic_id), topic.topic), partition.partition_index)
-            if tp in offsets and partition.records:
-                received += len(partition.records)
-                _add(sizes, tp, offsets[tp], memoryview(bytes(partition.records)))
-    return sizes, received
+            tp = TopicPartition(name, partition.partition_index)
+            if tp not in offsets or not partition.records:
+                continue
+            number_of_bytes += len(partition.records)
+            size = _offset_size(tp, offsets[tp], memoryview(bytes(partition.records)))
+            if size is not None:
+                sizes[tp] = size
+    return sizes, number_of_bytes
 
 
-def _add(sizes: dict[TopicPartition, float], tp: TopicPartition, offset: int, records: memoryview) -> None:
+def _offset_size(tp: TopicPartition, offset: int, records: memoryview) -> float | None:
+    """The mean bytes per offset of whole record batches; ``None`` if there are none, or none that can be read."""
     try:
         batches = find_record_batches(tp, records)
         end = batches.next_offset
     except RecordsError:
-        return  # the task that reads them reports it
+        return None  # the task that reads them reports it
+    if end is None:
+        return None
     # Compaction may have removed all records between the requested offset and the first record batch.
-    if end is not None and end > (first := min(offset, batches.base_offset(0))):
-        sizes[tp] = batches.boundaries[-1] / (end - first)
+    first = min(offset, batches.base_offset(0))
+    if end <= first:
+        return None
+    return batches.boundaries[-1] / (end - first)

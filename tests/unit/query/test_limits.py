@@ -12,7 +12,7 @@ from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.query import size_samples
 from spark_group_source.query.limits import MAX_OFFSET_SIZE, RETRY_INTERVAL, ByteLimit, admit
-from spark_group_source.query.size_samples import sample_sizes
+from spark_group_source.query.size_samples import Samples, sample_sizes
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
@@ -60,13 +60,11 @@ class Logs:
     def topics(self, *_: object) -> Mapping[str, object]:
         return {}
 
-    def sample(
-        self, cluster: object, topics: object, offsets: Offsets, *_: object
-    ) -> tuple[dict[TopicPartition, float], set[TopicPartition]]:
+    def sample(self, cluster: object, topics: object, offsets: Offsets, *_: object) -> Samples:
         self.samples.append(offsets)
         answered = [tp for tp in offsets if tp not in self.silent][: self.answered]
         found = {tp: self.bytes_of(tp, offsets[tp], offsets[tp] + 10) / 10 for tp in answered}
-        return found, self.silent & offsets.keys()
+        return Samples(found, self.silent & offsets.keys())
 
     def bytes_of(self, tp: TopicPartition, start: int, end: int) -> float:
         return sum(self.sizes[tp](offset) for offset in range(start, end))
@@ -160,9 +158,7 @@ def test_without_any_sample_a_batch_is_limited_all_the_same(made: Make, monkeypa
     assert logs.limit.limit({tp: 3}, {tp: 9}, 1) == {tp: 4}, "a limit below one record"
 
 
-def sizes_at(
-    cluster: Cluster, offsets: Offsets, max_bytes: int = 2**20
-) -> tuple[dict[TopicPartition, float], set[TopicPartition]]:
+def sizes_at(cluster: Cluster, offsets: Offsets, max_bytes: int = 2**20) -> Samples:
     deadline = Deadline.after(20)
     return sample_sizes(cluster, cluster.topics({"t"}, deadline), offsets, max_bytes, deadline)
 
