@@ -70,8 +70,11 @@ class Driver:
         member_clients = KafkaClients.connect(settings, timings, self._identity)
         metadata_fields = {"application": application_id, "client": wire.client_id}
         self._tracker = OffsetTracker(clock)
-        kind = ManualAssignment if options.group.subscription.partitions else Member
-        self._member: ManualAssignment | Member = kind(member_clients.cluster, settings, self._tracker, clock, timings)
+        self._member: ManualAssignment | Member
+        if options.group.subscription.partitions:
+            self._member = ManualAssignment(member_clients.cluster, settings, self._tracker, clock, timings)
+        else:
+            self._member = Member(member_clients.cluster, settings, self._tracker, clock, timings)
         self._assigned_partitions = AssignedPartitions(
             options, self._tracker, self._member, member_clients, metadata_fields, clock
         )
@@ -114,8 +117,11 @@ class Driver:
             self._clients.cluster.forget()
             self._assigned_partitions.resolver.forget_latest()
         topics = self._topics.find(logged.ranges)
-        if lacks := self._clients.cluster.lacks():
-            log.warning("group %s: these brokers have no %s", self._options.group.group_id, "; no ".join(lacks))
+        missing_features = self._clients.cluster.lacks()
+        if missing_features:
+            log.warning(
+                "group %s: these brokers have no %s", self._options.group.group_id, "; no ".join(missing_features)
+            )
         self._planner.restore(logged, self._topics.deleted(topics, logged.ranges))
         existing = starts_of(topics, time.time())
         if logged.is_empty:
@@ -139,11 +145,14 @@ class Driver:
             )
 
     def _warn_unassigned(self) -> None:
+        cause = self._member.last_failure
+        if not cause:
+            cause = why_unassigned(self._clients.offsets, self._client_id, self._clock)
         log.warning(
-            "group %s: no assignment after %.0f s; the query waits for it and reads nothing until then: %s",
+            "group %s: no assignment after %.0f s, and the query reads nothing until it has one: %s",
             self._settings.group_id,
             self._clock() - self._unassigned_since,
-            self._member.last_failure or why_unassigned(self._clients.offsets, self._client_id, self._clock),
+            cause,
         )
 
     def prepare_for_available_now(self) -> None:
@@ -186,21 +195,22 @@ class Driver:
             self._assigned_partitions.committer.begin(self._member.snapshot(), self._commit_clients)
 
     def _note_completed(self, end: BatchOffset) -> bool:
-        """Whether Spark has just completed the batch in flight, because that ends at ``end``."""
+        """Counts the batch in flight as completed if it ends at ``end``; returns whether it does."""
         seconds = self._planner.batch_completed(end)
         if seconds is None:
             return False
         self._query_log.warn_if_slow(seconds)
         self.counters.batches += 1
-        self.counters.offsets += sum(read.size for read in end.reads())
+        for read in end.reads():
+            self.counters.offsets += read.size
         return True
 
     def leave(self) -> None:
-        """Leaves the group and does nothing else, because another thread is at work. Caller: any thread."""
+        """Leaves the group and does nothing else: another thread may be using the driver. Caller: any thread."""
         pending = self._assigned_partitions.pending(self._member.snapshot)
         self._member.close()
-        left = {tp: owned for tp, owned in pending.items() if owned.pending}
-        self._query_log.uncommitted(left, self._assigned_partitions.committer.last_failure)
+        uncommitted = {tp: owned for tp, owned in pending.items() if owned.pending}
+        self._query_log.uncommitted(uncommitted, self._assigned_partitions.committer.last_failure)
 
     def close(self, deadline: Deadline | None = None, completed: BatchOffset | None = None) -> None:
         """Commits what is completed, leaves the group and closes all connections, by the deadline.
@@ -210,22 +220,23 @@ class Driver:
         Args:
             completed: the end of the batch in flight, if Spark has completed it.
         """
-        deadline = deadline or Deadline.after(CLOSE_TIMEOUT, self._clock)
-        left: Owned = {}
+        if deadline is None:
+            deadline = Deadline.after(CLOSE_TIMEOUT, self._clock)
+        uncommitted: Owned = {}
         if completed is not None:
             self._note_completed(completed)
         try:
-            left = self._commit_before_leaving(deadline.at_most(deadline.remaining() - CLOSE_MEMBER_TIMEOUT))
+            uncommitted = self._commit_before_leaving(deadline.at_most(deadline.remaining() - CLOSE_MEMBER_TIMEOUT))
         finally:
             self._member.close()
             self._clients.cluster.close()
             if self._assigned_partitions.committer.ended():  # or its thread still waits for the socket
                 self._commit_clients.cluster.close()
             self._query_log.end()
-            self._query_log.uncommitted(left, self._assigned_partitions.committer.last_failure)
+            self._query_log.uncommitted(uncommitted, self._assigned_partitions.committer.last_failure)
 
     def _commit_before_leaving(self, deadline: Deadline) -> Owned:
         """The last commits, within the deadline; returns what stays uncommitted."""
-        # If the commit that is under way fails, the next tries repeat it.
+        # If the commit in progress fails, the next tries repeat it.
         self._assigned_partitions.committer.ended(within=min(self._options.commit_timeout, deadline.remaining()))
         return self._assigned_partitions.commit_before_leaving(self._member.snapshot, self._clients, deadline)

@@ -14,14 +14,19 @@ from spark_group_source.text import some
 
 log = logging.getLogger(__name__)
 
-TIMEOUT = 2.0
-"""Maximum seconds for the lookup: the start of the query waits for it."""
+DESCRIBE_TIMEOUT = 2.0
+"""Maximum seconds for one description of the group: the start of the query waits for it."""
 
 
 def other_client_ids(members: Iterable[MemberDescription], client_id: str, application_id: str) -> list[str]:
     """The client ids of other members of this Spark application; ``client_id`` is this query's."""
     part = f"-{application_id}-"
-    return [member.client_id for member in members if part in member.client_id and member.client_id != client_id]
+    others: list[str] = []
+    for member in members:
+        belongs_to_application = part in member.client_id
+        if belongs_to_application and member.client_id != client_id:
+            others.append(member.client_id)
+    return others
 
 
 def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, application_id: str, clock: Clock) -> None:
@@ -33,7 +38,7 @@ def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, appl
     if not application_id:
         return
     try:
-        group = offsets.describe(Deadline.after(TIMEOUT, clock))
+        group = offsets.describe(Deadline.after(DESCRIBE_TIMEOUT, clock))
     except GroupSourceError as error:
         log.debug("group %s: its members are unknown: %s", group_id, error)
         return
@@ -41,20 +46,26 @@ def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, appl
         log.debug("group %s: its members are unknown: %s", group_id, group.reason)
     elif group.members_hidden:
         log.debug("group %s: its members are unknown: this principal may not describe all of their topics", group_id)
-    elif others := other_client_ids(group.members, client_id, application_id):
-        log.warning(
-            "group %s: %d members of this application share this group, also %s. Each reads only some of the"
-            " partitions; a query that is to read all of them needs its own kafka.group.id.",
-            group_id,
-            len(others) + 1,
-            some(others),
-        )
+    else:
+        _warn_of_others(other_client_ids(group.members, client_id, application_id), group_id)
+
+
+def _warn_of_others(client_ids: list[str], group_id: str) -> None:
+    if not client_ids:
+        return
+    log.warning(
+        "group %s: %d members of this application share this group, also %s. Each reads only some of the"
+        " partitions; a query that is to read all of them needs its own kafka.group.id.",
+        group_id,
+        len(client_ids) + 1,
+        some(client_ids),
+    )
 
 
 def why_unassigned(offsets: GroupOffsets, client_id: str, clock: Clock) -> str:
     """What a join without an answer waits for, as the group's description shows."""
     try:
-        group = offsets.describe(Deadline.after(TIMEOUT, clock))
+        group = offsets.describe(Deadline.after(DESCRIBE_TIMEOUT, clock))
     except GroupSourceError as error:
         return f"the coordinator has not answered the join, and the group cannot be described: {error}"
     if isinstance(group, RequestFailed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from enum import Enum
 from typing import NamedTuple
 
 from spark_group_source.clock import Clock
@@ -34,6 +35,24 @@ from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.starts.restored_checkpoint import REPEAT
 from spark_group_source.query.topic_ids import TopicIds
 
+
+class BatchLimits(NamedTuple):
+    """How much a batch may read; ``None`` is no limit. The batch ends at the lower of both."""
+
+    max_offsets: int | None
+    max_bytes: int | None
+
+
+class LogReason(Enum):
+    """Why a batch is logged even without records to read. Without the log, a restart would decide the same again."""
+
+    RUN_WAITS = "an AvailableNow run waits for other members"
+    NEW_QUERY = "the checkpoint is new"
+    NEW_PARTITION = "no batch has logged the position of a partition"
+    START_FOUND = "the lookup of a pinned start has succeeded"
+    REWIND = "a position lies before the end that was logged"
+
+
 MAX_TRIES = 3
 """Maximum number of times that one call plans: data loss may move positions each time."""
 
@@ -42,13 +61,6 @@ MAX_WAIT = 30.0
 
 IDLE_S = 0.1
 """Maximum seconds that a call waits while ``minBatchInterval`` delays the batch."""
-
-
-class BatchLimits(NamedTuple):
-    """How much a batch may read; ``None`` is no limit. The batch ends at the lower of both."""
-
-    max_offsets: int | None
-    max_bytes: int | None
 
 
 class BatchPlanner:
@@ -118,7 +130,9 @@ class BatchPlanner:
             self._assigned_partitions.committer.wait()  # the group's commits end the run
             return self._plan_to_target(self._target, start, limits)
         me = self._retry_pending()
-        return start if self._waits_for_interval() else self._plan(start, limits, me)
+        if self._waits_for_interval():
+            return start
+        return self._plan(start, limits, me)
 
     def _plan_to_target(self, target: AvailableNowTarget, start: BatchOffset, limits: BatchLimits) -> BatchOffset:
         """The run ends when the group has reached the target in all partitions, not only in those owned now.
@@ -131,7 +145,7 @@ class BatchPlanner:
             me = self._retry_pending()
             target.set_once(frozenset(me.owned), self._may_be_read)
             target.leave_out(self._assigned_partitions.permissions.left_out)
-            # First: what is planned beyond the target is no part of the run.
+            # Before planning: a batch beyond the target is no part of the run.
             if target.extended and self._is_reached(target):
                 return start
             planned = self._plan(start, limits, me)
@@ -141,8 +155,8 @@ class BatchPlanner:
             if not target.extended and self._is_reached(target):
                 return start
             if self._clock() >= wait_until:
-                return self._plan(start, limits, me, must_log=True)
-            # Also what is recreated, by now with fewer records than the target.
+                return self._plan(start, limits, me, reason=LogReason.RUN_WAITS)
+            # A recreated topic too may have fewer records by now than the target.
             truncated = self.end_offsets.truncated_before(self._epochs.confirmed(target.unreached))
             self._data_loss.raise_or_accept_truncated(truncated, target.unreached, "where this run was to end")
             target.lower(truncated)
@@ -185,9 +199,11 @@ class BatchPlanner:
 
     def _start_may_move_back(self) -> bool:
         """Whether the options may start a partition below the group's commit."""
-        resets = self._tracker.pinned_starts().reset_first_assignment
-        repeats = self._options.restored_checkpoint == REPEAT
-        return resets or repeats or self._options.starting_offsets_callback is not None
+        if self._tracker.pinned_starts().reset_first_assignment:
+            return True
+        if self._options.restored_checkpoint == REPEAT:
+            return True
+        return self._options.starting_offsets_callback is not None
 
     def _retry_pending(self) -> Membership:
         """Retries what has failed since the last batch; returns the membership as it is now."""
@@ -195,23 +211,25 @@ class BatchPlanner:
         self._assigned_partitions.retry_pending(me, clients=self._clients)
         return me
 
-    def _plan(self, start: BatchOffset, limits: BatchLimits, me: Membership, *, must_log: bool = False) -> BatchOffset:
+    def _plan(
+        self, start: BatchOffset, limits: BatchLimits, me: Membership, reason: LogReason | None = None
+    ) -> BatchOffset:
         """Retries planning when data loss moves positions: PySpark 4.1 calls latestOffset() once per run with
-        ``availableNow`` or ``once``. With ``must_log`` the batch differs from ``start`` even without records.
+        ``availableNow`` or ``once``. With a ``reason`` the batch differs from ``start`` even without records.
         """
         for _ in range(MAX_TRIES):
-            planned = self._plan_unless_denied(start, limits, me, must_log)
+            planned = self._plan_unless_denied(start, limits, me, reason)
             if planned is not None:
                 return planned
             me = self._member.snapshot()
         return start
 
     def _plan_unless_denied(
-        self, start: BatchOffset, limits: BatchLimits, me: Membership, must_log: bool
+        self, start: BatchOffset, limits: BatchLimits, me: Membership, reason: LogReason | None
     ) -> BatchOffset | None:
         """As :meth:`_plan_unless_moved`; ``None`` also if a lookup is denied in topics, which are left out then."""
         try:
-            return self._plan_unless_moved(start, limits, me, must_log)
+            return self._plan_unless_moved(start, limits, me, reason)
         except BrokerError as error:
             self._raise_unless_denied(error)
             return None
@@ -222,12 +240,10 @@ class BatchPlanner:
         return {tp: partition for tp, partition in owned.items() if tp in readable}
 
     def _plan_unless_moved(
-        self, start: BatchOffset, limits: BatchLimits, me: Membership, must_log: bool
+        self, start: BatchOffset, limits: BatchLimits, me: Membership, reason: LogReason | None
     ) -> BatchOffset | None:
         """As :meth:`_plan`; ``None`` if data loss has moved positions."""
-        owned = self._tracker.positions(me)
-        owned = self._readable(owned)
-        topics = {tp.topic for tp in owned}
+        owned = self._readable(self._tracker.positions(me))
         # After the positions: those of a recreated topic must not be planned with its former id.
         self._clients.cluster.invalidate_topics(self._tracker.take_recreated())
         ends = self._data_loss.check(start, owned, me)
@@ -236,22 +252,24 @@ class BatchPlanner:
             return None
         if self._target is not None:
             ends = self._target.limit(ends)
-        topic_ids = self._topic_ids.of(topics)
+        topic_ids = self._topic_ids.of({tp.topic for tp in owned})
         readable = self._in_these_topics(owned, topic_ids)
-        must_log = must_log or self._has_decision_to_log(start, readable, topic_ids)
-        moving = self._admit(readable, ends, limits, must_log=must_log)
-        if moving or must_log:
-            # All lookups are done, so what the member allows here is planned at once.
-            allowed = self._member.plan(frozenset(moving), me)
-            moving = {tp: moving[tp] for tp in allowed}
-        if not moving and not must_log:
+        if reason is None:
+            reason = self._reason_to_log(start, readable, topic_ids)
+        moving = self._ends_of_batch(readable, ends, limits, reason)
+        if not moving and reason is None:
+            return start
+        # All lookups are done, so what the member allows here is planned at once.
+        allowed = self._member.plan(frozenset(moving), me)
+        moving = {tp: moving[tp] for tp in allowed}
+        if not moving and reason is None:
             return start
         return self._record(start, readable, moving, topic_ids)
 
-    def _admit(self, readable: Owned, ends: Offsets, limits: BatchLimits, *, must_log: bool) -> Offsets:
+    def _ends_of_batch(self, readable: Owned, ends: Offsets, limits: BatchLimits, reason: LogReason | None) -> Offsets:
         """The end of the batch in each partition that it is to read, within the limits."""
         positions = {tp: partition.position for tp, partition in readable.items()}
-        if not must_log and self._must_wait(positions, ends):
+        if reason is None and self._waits_for_more_offsets(positions, ends):
             return {}
         admitted = admit(positions, ends, limits.max_offsets)
         if limits.max_bytes is not None:
@@ -263,56 +281,70 @@ class BatchPlanner:
         has confirmed its epoch. A lagging broker may have returned the id of a former topic when a partition started:
         such positions are looked up again.
         """
-        if others := self._tracker.drop_other_topics(topic_ids):
+        others = self._tracker.drop_other_topics(topic_ids)
+        if others:
             self.end_offsets.forget(others)
-        return {
-            tp: partition
-            for tp, partition in owned.items()
-            if tp.topic in topic_ids
-            and may_be_same(topic_ids[tp.topic], partition.topic_id)
-            and tp not in self._epochs.unconfirmed
-        }
+        unconfirmed = self._epochs.unconfirmed
+        readable: dict[TopicPartition, OwnedPartition] = {}
+        for tp, partition in owned.items():
+            topic_id = topic_ids.get(tp.topic)
+            if topic_id is None or tp in unconfirmed:
+                continue
+            if may_be_same(topic_id, partition.topic_id):
+                readable[tp] = partition
+        return readable
 
-    def _has_decision_to_log(self, start: BatchOffset, readable: Owned, topic_ids: Mapping[str, str]) -> bool:
-        """Whether a batch is logged even without records to read, because a restart must not decide the same again."""
-        query_is_new = start.is_empty
-        partition_is_new = bool(readable.keys() - start.ranges.keys() - start.pinned_starts.keys())
-        start_was_found = bool(self._tracker.pinned_starts().offsets.items() - start.pinned_starts.items())
-        position_went_back = any(
-            _is_rewind(start.ranges.get(tp), partition.position, topic_ids[tp.topic])
-            for tp, partition in readable.items()
-        )
-        return query_is_new or partition_is_new or start_was_found or position_went_back
+    def _reason_to_log(self, start: BatchOffset, readable: Owned, topic_ids: Mapping[str, str]) -> LogReason | None:
+        """The first reason to log a batch even without records to read; ``None`` without any."""
+        pinned_starts = self._tracker.pinned_starts()
+        if start.is_empty:
+            return LogReason.NEW_QUERY
+        if readable.keys() - start.ranges.keys() - start.pinned_starts.keys():
+            return LogReason.NEW_PARTITION
+        if pinned_starts.offsets.items() - start.pinned_starts.items():
+            return LogReason.START_FOUND
+        for tp, partition in readable.items():
+            if _is_rewind(start.ranges.get(tp), partition.position, topic_ids[tp.topic]):
+                return LogReason.REWIND
+        return None
 
     def _waits_for_interval(self) -> bool:
         """Whether ``minBatchInterval`` delays the batch. Waits a moment for it: Spark asks a hundred times a second."""
-        remaining = self._planned_at + (self._options.min_batch_interval or 0.0) - self._clock()
+        interval = self._options.min_batch_interval
+        if interval is None:
+            interval = 0.0
+        remaining = self._planned_at + interval - self._clock()
         if remaining > 0:
             time.sleep(min(remaining, IDLE_S))
         return remaining > IDLE_S
 
-    def _must_wait(self, positions: Offsets, end_offsets: Offsets) -> bool:
+    def _waits_for_more_offsets(self, positions: Offsets, end_offsets: Offsets) -> bool:
         """Whether ``minOffsetsPerTrigger`` delays the batch. It never delays the first batch or an AvailableNow run."""
         minimum = self._options.min_offsets_per_trigger
         if minimum is None or self._target is not None:
             return False
         waited = self._clock() - self._planned_at
-        return waited < self._options.max_trigger_delay and total_backlog(positions, end_offsets) < minimum
+        if waited >= self._options.max_trigger_delay:
+            return False
+        return total_backlog(positions, end_offsets) < minimum
 
     def _record(self, start: BatchOffset, owned: Owned, ends: Offsets, topic_ids: Mapping[str, str]) -> BatchOffset:
         """Makes this the in-flight batch: it reads up to ``ends``, and logs the positions of all other partitions."""
-        ranges = {tp: kept for tp, read in start.ranges.items() if (kept := self._kept(read)) is not None}
+        ranges = self._kept_ranges(start)
         for tp, partition in owned.items():
             at, epoch, lineage = partition.position, partition.epoch, partition.lineage
             ranges[tp] = OffsetRange(*tp, at, ends.get(tp, at), topic_ids[tp.topic], epoch, lineage)
         pinned = self._tracker.pinned_starts().without(ranges)
+        checkpoint = start.checkpoint
+        if not checkpoint:
+            checkpoint = new_checkpoint_id()
         planned = BatchOffset(
             ranges,
             self._options.group.group_id,
             pinned.offsets,
             pinned.resets,
             cluster=self._clients.cluster.identity.id,
-            checkpoint=start.checkpoint or new_checkpoint_id(),
+            checkpoint=checkpoint,
         )
         if planned == start:  # after a rewind to the start of the last batch
             planned = replace(planned, repeated=True)
@@ -320,16 +352,25 @@ class BatchPlanner:
         self._tracker.planned(planned)
         return planned
 
-    def _kept(self, read: OffsetRange) -> OffsetRange | None:
-        """What the next batch logs of a range: its end, or the beginning of a recreated topic. Without either a topic
-        that ``subscribe`` names would count as added.
+    def _kept_ranges(self, start: BatchOffset) -> dict[TopicPartition, OffsetRange]:
+        """What the next batch logs of the ranges in ``start`` if it does not read them.
+
+        That is their end, or the beginning of a recreated topic. A deleted topic is left out, unless ``subscribe``
+        names it: without its ranges it would count as added if it is recreated.
         """
-        if not may_be_same(read.topic_id, topic_id := self._topic_ids.read.get(read.topic, "")):
-            return OffsetRange(*read.tp, 0, 0, topic_id)
-        named = read.topic in self._options.group.subscription.topics
-        return replace(read, start=read.end) if named or read.topic not in self._data_loss.deleted else None
+        named = self._options.group.subscription.topics
+        kept: dict[TopicPartition, OffsetRange] = {}
+        for tp, logged in start.ranges.items():
+            topic_id = self._topic_ids.read.get(tp.topic, "")
+            if not may_be_same(logged.topic_id, topic_id):
+                kept[tp] = OffsetRange(*tp, 0, 0, topic_id)
+            elif tp.topic in named or tp.topic not in self._data_loss.deleted:
+                kept[tp] = replace(logged, start=logged.end)
+        return kept
 
 
 def _is_rewind(logged: OffsetRange | None, position: int, topic_id: str) -> bool:
     """Whether a position lies before the end that was logged of the same topic."""
-    return logged is not None and may_be_same(logged.topic_id, topic_id) and position < logged.end
+    if logged is None or not may_be_same(logged.topic_id, topic_id):
+        return False
+    return position < logged.end

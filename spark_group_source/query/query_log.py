@@ -34,13 +34,25 @@ class QueryLog:
         self._reported = ""
 
     def membership(self, me: Membership, since_heartbeat: float | None, rebalanced_at: float | None) -> None:
-        """Logs the counters every :data:`REPORT_INTERVAL`, if one has changed. Times are in seconds of the clock."""
-        if self._reports.try_acquire() and str(self._counters) != self._reported:
-            self._reported = str(self._counters)
-            times = "" if since_heartbeat is None else f", last heartbeat {since_heartbeat:.0f} s ago"
-            times += "" if rebalanced_at is None else f", last rebalance {self._clock() - rebalanced_at:.0f} s ago"
-            report = self._reported + times + self._responses()
-            log.info("group %s: owns %d partition(s), %s", self._settings.group_id, len(me.owned), report)
+        """Logs the counters every :data:`REPORT_INTERVAL`, if one has changed.
+
+        Args:
+            me: the membership as it is now.
+            since_heartbeat: seconds since the last successful heartbeat; ``None`` if there was none.
+            rebalanced_at: when the last rebalance ended, in seconds of the clock; ``None`` if there was none.
+        """
+        if not self._reports.try_acquire():
+            return
+        counters = str(self._counters)
+        if counters == self._reported:
+            return
+        self._reported = report = counters
+        if since_heartbeat is not None:
+            report += f", last heartbeat {since_heartbeat:.0f} s ago"
+        if rebalanced_at is not None:
+            report += f", last rebalance {self._clock() - rebalanced_at:.0f} s ago"
+        report += self._responses()
+        log.info("group %s: owns %d partition(s), %s", self._settings.group_id, len(me.owned), report)
 
     def end(self) -> None:
         """Logs the last counters."""
@@ -48,18 +60,23 @@ class QueryLog:
 
     def uncommitted(self, offsets: Owned, why: str) -> None:
         """Warns of completed offsets that the query could not commit before its end."""
-        if offsets:
-            log.warning(
-                "group %s: the query ended without committing %s: %s. The next owner continues at the commits before,"
-                " and repeats what follows them.",
-                self._settings.group_id,
-                some([f"{tp} at {owned.completed}" for tp, owned in sorted(offsets.items())]),
-                why or "another commit was in progress, or the group had removed this member",
-            )
+        if not offsets:
+            return
+        if not why:
+            why = "another commit was in progress, or the group had removed this member"
+        log.warning(
+            "group %s: the query ended without committing %s: %s. The next owner continues at the commits before,"
+            " and repeats what follows them.",
+            self._settings.group_id,
+            some([f"{tp} at {owned.completed}" for tp, owned in sorted(offsets.items())]),
+            why,
+        )
 
     def _responses(self) -> str:
         counts = self._timings.take_report()
-        return counts and f"; since the last such line the coordinator answered {counts}"
+        if not counts:
+            return ""
+        return f"; since the last such line the coordinator answered {counts}"
 
     def warn_if_slow(self, seconds: float) -> None:
         """Warns if a batch was in flight for longer than a revocation waits, at most every :data:`SLOW_BATCH_INTERVAL`.
@@ -67,8 +84,11 @@ class QueryLog:
         ``seconds`` includes the time to the next trigger if completed batches are not reported.
         """
         settings = self._settings
-        no_revocations = bool(settings.subscription.partitions)  # with assign, there is no membership
-        if seconds <= settings.revocation_timeout or no_revocations or not self._slow_batches.try_acquire():
+        if seconds <= settings.revocation_timeout:
+            return
+        if settings.subscription.partitions:  # with assign there is no membership, and nothing is revoked
+            return
+        if not self._slow_batches.try_acquire():
             return
         log.warning(
             "group %s: a batch took %.0f s until its commit, but a revocation waits for at most %.0f s: a rebalance in"

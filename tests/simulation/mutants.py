@@ -336,7 +336,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M02",
         1,
         "the last range of a partition that moved to another member is part of every later batch",
-        (Edit("replace(read, start=read.end)", "read", inside="BatchPlanner"),),
+        (Edit("replace(logged, start=logged.end)", "logged", inside="BatchPlanner"),),
     ),
     Mutant(
         "M03",
@@ -374,8 +374,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a query that ends leaves before its last commits, which are lost if they failed before",
         (
             Edit(
-                "left = self._commit_before_leaving(...)",
-                "self._member.close(); left = self._commit_before_leaving(...)",
+                "uncommitted = self._commit_before_leaving(...)",
+                "self._member.close(); uncommitted = self._commit_before_leaving(...)",
             ),
         ),
     ),
