@@ -28,7 +28,9 @@ class Backlog:
     @property
     def total(self) -> int | None:
         """The size of the backlog; ``None`` before the first batch."""
-        return sum(end - self._starts[key] for key, end in self._targets.items()) if self._targets else None
+        if not self._targets:
+            return None
+        return sum(end - self._starts[key] for key, end in self._targets.items())
 
     @property
     def done(self) -> int:
@@ -39,8 +41,9 @@ class Backlog:
         """Adds the progress of a batch, parsed from its JSON. Batches may be skipped."""
         for number, source in source_progress(progress, {}).items():
             owned = self._update_owned(number, source)
-            for key in [each for each in self._targets if each[0] == number and each not in owned]:
-                self._targets[key] = self._positions[key]
+            for key in self._targets:
+                if key[0] == number and key not in owned:
+                    self._targets[key] = self._positions[key]
 
     def _update_owned(self, number: int, source: SourceProgress) -> set[Key]:
         """Updates the partitions that the query owns, and returns them.
@@ -49,12 +52,14 @@ class Backlog:
         """
         owned = set()
         for tp, offsets in source.batch.ranges.items():
-            if source.end_offsets is not None and tp not in source.end_offsets:
-                continue
+            log_end = offsets.end
+            if source.end_offsets is not None:
+                if tp not in source.end_offsets:
+                    continue
+                log_end = source.end_offsets[tp]
             key = number, tp
             owned.add(key)
             start = self._starts.setdefault(key, offsets.start)
-            end_offsets = source.end_offsets or {}
-            self._targets.setdefault(key, max(end_offsets.get(tp, offsets.end), offsets.end, start))
+            self._targets.setdefault(key, max(log_end, offsets.end, start))
             self._positions[key] = max(offsets.end, start)
         return owned

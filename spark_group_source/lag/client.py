@@ -56,7 +56,9 @@ class GroupLagClient:
         self._read_committed = parsed.fetch.read_committed
         self._timeout = timeout
         self._now = now
-        client_id = parsed.wire.client_id or f"lag-of-{self.group}"[:CLIENT_ID_LENGTH]
+        client_id = parsed.wire.client_id
+        if not client_id:
+            client_id = f"lag-of-{self.group}"[:CLIENT_ID_LENGTH]
         self._cluster = Cluster(parsed.with_client_id(client_id).wire)
         self._offsets = GroupOffsets(self._cluster, self._settings)
 
@@ -71,7 +73,10 @@ class GroupLagClient:
         """
         deadline = Deadline.after(self._timeout)
         committed = _retry_until_response(lambda: self._offsets.committed(None, deadline), deadline)
-        positions = {tp: each.offset for tp, each in committed.items() if self._is_selected(tp)}
+        positions = {}
+        for tp, commit in committed.items():
+            if self._is_selected(tp):
+                positions[tp] = commit.offset
         # End offsets are looked up second: otherwise a group that commits meanwhile has a negative lag.
         missing: set[TopicPartition] = set()
         end_offsets = list_offsets(
@@ -99,7 +104,11 @@ class GroupLagClient:
 
     def _is_selected(self, tp: TopicPartition) -> bool:
         subscription = self._settings.subscription
-        return subscription.matches(tp.topic) and (not subscription.partitions or tp in subscription.partitions)
+        if not subscription.matches(tp.topic):
+            return False
+        if not subscription.partitions:
+            return True
+        return tp in subscription.partitions
 
 
 RETRY_BACKOFF = 0.1
@@ -136,18 +145,24 @@ class ThrottledLagClient:
 
     def sample(self, last: bool = False) -> Sample | None:
         """The result of a lookup; ``None`` if no lookup is due. The ``last`` one is due at once, except in backoff."""
-        if self._clock() < self._next_at and (self._backoff or not last):
+        if not self._is_due(last):
             return None
         try:
             sample = self._client.sample()
         except GroupSourceError as error:
             self._backoff = min(max(self._backoff * 2, BACKOFF[0]), BACKOFF[1])
             self._next_at = self._clock() + self._backoff
-            log.warning("group %s: no lag for %.0f s: %s", self.group, self._backoff, error)
+            log.warning("group %s: cannot determine the lag, next try in %.0f s: %s", self.group, self._backoff, error)
             return None
         self._backoff = 0.0
         self._next_at = self._clock() + INTERVAL
         return sample
+
+    def _is_due(self, last: bool) -> bool:
+        if self._clock() >= self._next_at:
+            return True
+        is_in_backoff = self._backoff > 0
+        return last and not is_in_backoff
 
     def close(self) -> None:
         """Closes the connections; the next lookup opens new ones."""

@@ -25,6 +25,9 @@ Table = Sequence[tuple[object, ...]]
 COLUMNS = ("TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID")
 """Those of ``kafka-consumer-groups --describe``."""
 
+UNSHOWN = "-"
+"""Stands for an unknown value."""
+
 STYLE = "body { font: 15px sans-serif; margin: 2em } td, th { padding: 2px 12px 2px 0; text-align: left }"
 
 
@@ -37,24 +40,41 @@ class Snapshot:
 
     def owners(self) -> dict[TopicPartition, MemberDescription]:
         """The member that owns each partition."""
-        return {tp: each for each in self.group.members for tp in each.partitions}
+        owners = {}
+        for member in self.group.members:
+            for tp in member.partitions:
+                owners[tp] = member
+        return owners
 
     def partitions(self) -> Table:
         """A row for each partition that has a commit or an owner; ``-`` stands for what is unknown."""
-        owners, figures = self.owners(), (self.sample.positions, self.sample.ends)
+        owners = self.owners()
+        positions, ends = self.sample.positions, self.sample.ends
         lags = {each.tp: each.lag for each in self.sample.partitions()}
         rows: list[tuple[object, ...]] = [COLUMNS]
-        for tp in sorted(self.sample.positions.keys() | owners.keys()):
-            owner = owners.get(tp)
-            member = (owner.member_id, owner.host, owner.client_id) if owner else ("-", "-", "-")
-            rows.append((printable(tp.topic), tp.partition, *(each.get(tp, "-") for each in (*figures, lags)), *member))
+        for tp in sorted(positions.keys() | owners.keys()):
+            figures = (positions.get(tp, UNSHOWN), ends.get(tp, UNSHOWN), lags.get(tp, UNSHOWN))
+            member = (UNSHOWN, UNSHOWN, UNSHOWN)
+            if tp in owners:
+                owner = owners[tp]
+                member = (owner.member_id, owner.host, owner.client_id)
+            rows.append((printable(tp.topic), tp.partition, *figures, *member))
         return rows
+
+    def exists(self) -> bool:
+        """Whether the coordinator knows the group: it has a member or a commit."""
+        has_members = bool(self.group.members) or self.group.members_hidden
+        return has_members or bool(self.sample.positions)
 
 
 def snapshot(client: GroupLagClient) -> Snapshot:
-    """Looks the group up. A group that does not exist is an error."""
+    """Looks the group up.
+
+    Raises:
+        GroupSourceError: the group does not exist.
+    """
     seen = Snapshot(client.describe(), client.sample())
-    if not (seen.group.members or seen.group.members_hidden or seen.sample.positions):
+    if not seen.exists():
         raise GroupSourceError(
             f"The group '{client.group}' does not exist: it has no members and no committed offsets.",
             "Its query has not started yet, or the name is wrong.",
@@ -68,7 +88,10 @@ def watch(
     """Looks the group up now, and every ``interval`` seconds for ``seconds`` or until Ctrl-C."""
     began, found = clock(), [snapshot(client)]
     with suppress(KeyboardInterrupt):
-        while (left := began + seconds - clock()) > 0:
+        while True:
+            left = began + seconds - clock()
+            if left <= 0:
+                break
             time.sleep(min(interval, left))
             try:
                 found.append(snapshot(client))
@@ -79,59 +102,109 @@ def watch(
 
 def text(table: Table) -> str:
     """Columns of equal width."""
-    cells = [list(map(str, row)) for row in table]
+    cells = [[str(cell) for cell in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+    lines = []
+    for row in cells:
+        columns = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(columns).rstrip())
+    return "\n".join(lines)
+
+
+_SETTLED = ("Stable", "Empty", "Dead", UNKNOWN)
+"""The states of a group that is in no rebalance."""
 
 
 def rebalances(snapshots: Sequence[Snapshot]) -> Table:
     """Each change of members or owners, at the first snapshot after its rebalance."""
-    settled = [each for each in snapshots if each.group.state in ("Stable", "Empty", "Dead", UNKNOWN)]
     rows: list[tuple[object, ...]] = [("UTC", "joined", "left", "partitions with a new owner")]
+    settled = [each for each in snapshots if each.group.state in _SETTLED]
     for before, after in pairwise(settled):
-        old, new = ({each.member_id for each in at.group.members} for at in (before, after))
-        was, now = ({tp: each.member_id for tp, each in at.owners().items()} for at in (before, after))
-        moved = sum(was.get(tp) != now.get(tp) for tp in was.keys() | now.keys())
-        if moved or old != new:
+        old, new = _member_ids(before), _member_ids(after)
+        moved = _moved(before, after)
+        if moved > 0 or old != new:
             rows.append((_utc(after.sample.at), len(new - old), len(old - new), moved))
     return rows
 
 
+def _member_ids(seen: Snapshot) -> set[str]:
+    return {each.member_id for each in seen.group.members}
+
+
+def _moved(before: Snapshot, after: Snapshot) -> int:
+    """The number of partitions that have another owner than before, or none."""
+    was = {tp: each.member_id for tp, each in before.owners().items()}
+    now = {tp: each.member_id for tp, each in after.owners().items()}
+    moved = 0
+    for tp in was.keys() | now.keys():
+        if was.get(tp) != now.get(tp):
+            moved += 1
+    return moved
+
+
 def page(group: str, snapshots: Sequence[Snapshot]) -> str:
     """An HTML page without scripts or links."""
+    last = snapshots[-1]
+    head = f"<meta charset='utf-8'><title>{escape(group)}</title><style>{STYLE}</style>"
+    head += f"<h1>{escape(_lag_line(group, snapshots))}</h1><p>{escape(_state_line(last.group))}</p>"
+    body = _section("Partitions", last.partitions())
+    body += _section("Members", _members(last.group))
+    body += _section("Rebalances", rebalances(snapshots))
+    return f"<!doctype html><html lang='en'>{head}{_chart(snapshots)}{body}</html>\n"
+
+
+def _lag_line(group: str, snapshots: Sequence[Snapshot]) -> str:
     window, rates = RateWindow(), Rates()
     for each in snapshots:
         rates = window.add(each.sample)
-    last, sample = snapshots[-1].group, snapshots[-1].sample
-    report = LagReport(group, "", sample.at, sample.partitions(), rates, unknown=sample.unknown())
-    state = f"{last.state}, protocol {last.protocol}, assignor {last.assignor or '-'}, {len(last.members)} member(s)"
-    if last.members_hidden:
-        state += " shown: grant this principal DESCRIBE on all topics that the group reads"
-    members = [(m.client_id, m.instance_id or "-", m.protocol, f"{names(m.topics)} {m.pattern}") for m in last.members]
-    tables: dict[str, Table] = {
-        "Partitions": snapshots[-1].partitions(),
-        "Members": [("client", "instance", "protocol", "topics"), *members],
-        "Rebalances": rebalances(snapshots),
-    }
-    body = "".join(f"<h2>{title}</h2><table>{_rows(table)}</table>" for title, table in tables.items())
-    head = f"<meta charset='utf-8'><title>{escape(group)}</title><style>{STYLE}</style>"
-    head += f"<h1>{escape(str(report))}</h1><p>{escape(state)}</p>{_chart(snapshots)}"
-    return f"<!doctype html><html lang='en'>{head}{body}</html>\n"
+    sample = snapshots[-1].sample
+    return str(LagReport(group, "", sample.at, sample.partitions(), rates, unknown=sample.unknown()))
+
+
+def _state_line(group: GroupDescription) -> str:
+    assignor = group.assignor or UNSHOWN
+    line = f"{group.state}, protocol {group.protocol}, assignor {assignor}, {len(group.members)} member(s)"
+    if group.members_hidden:
+        line += " shown: grant this principal DESCRIBE on all topics that the group reads"
+    return line
+
+
+def _members(group: GroupDescription) -> Table:
+    rows: list[tuple[object, ...]] = [("client", "instance", "protocol", "topics")]
+    for member in group.members:
+        instance = member.instance_id or UNSHOWN
+        rows.append((member.client_id, instance, member.protocol, f"{names(member.topics)} {member.pattern}"))
+    return rows
+
+
+CHART_WIDTH, CHART_HEIGHT = 900, 150
+MARGIN = 5
+"""The sizes of the chart, in units of its drawing."""
 
 
 def _chart(snapshots: Sequence[Snapshot]) -> str:
     """The lag over time, from 0 to its maximum."""
     first, last = snapshots[0].sample.at, snapshots[-1].sample.at
     lags = {each.sample.at: sum(tp.lag for tp in each.sample.partitions()) for each in snapshots}
-    width, height = 900 / (last - first or 1), 150 / (max(lags.values()) or 1)
-    points = " ".join(f"{(at - first) * width:.1f},{155 - lag * height:.1f}" for at, lag in lags.items())
-    line = f"<polyline points='{points}' fill='none' stroke='#2a6f97' stroke-width='2'/>"
-    legend = f"lag, 0 to {max(lags.values()):,}, {_utc(first)} to {_utc(last)} UTC"
-    return f"<svg viewBox='0 0 900 160'>{line}</svg><p>{legend}</p>"
+    largest = max(lags.values())
+    width, height = float(CHART_WIDTH), float(CHART_HEIGHT)
+    if last != first:
+        width = CHART_WIDTH / (last - first)
+    if largest > 0:
+        height = CHART_HEIGHT / largest
+    bottom = CHART_HEIGHT + MARGIN
+    points = [f"{(at - first) * width:.1f},{bottom - lag * height:.1f}" for at, lag in lags.items()]
+    line = f"<polyline points='{' '.join(points)}' fill='none' stroke='#2a6f97' stroke-width='2'/>"
+    legend = f"lag, 0 to {largest:,}, {_utc(first)} to {_utc(last)} UTC"
+    return f"<svg viewBox='0 0 {CHART_WIDTH} {bottom + MARGIN}'>{line}</svg><p>{legend}</p>"
 
 
-def _rows(table: Table) -> str:
-    return "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in table)
+def _section(title: str, table: Table) -> str:
+    rows = ""
+    for row in table:
+        cells = [f"<td>{escape(str(cell))}</td>" for cell in row]
+        rows += f"<tr>{''.join(cells)}</tr>"
+    return f"<h2>{title}</h2><table>{rows}</table>"
 
 
 def _utc(at: float) -> str:

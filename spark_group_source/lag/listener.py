@@ -58,7 +58,10 @@ class _Run:
 
     def counters(self, group: str) -> Counters | None:
         """The counters of the query's member in this group."""
-        return next((each.counters for each in self.sources.values() if each.batch.group == group), None)
+        for source in self.sources.values():
+            if source.batch.group == group:
+                return source.counters
+        return None
 
 
 class LagListener(StreamingQueryListener):
@@ -78,11 +81,13 @@ class LagListener(StreamingQueryListener):
 
     def __init__(self, *sinks: Sink, client: GroupLagClient | None = None, query_name: str | None = None) -> None:
         self._sinks = sinks
-        self._client = ThrottledLagClient(client) if client else None
+        self._client: ThrottledLagClient | None = None
+        if client is not None:
+            self._client = ThrottledLagClient(client)
         self._query_name = query_name
         self._runs: dict[str, _Run] = {}
         if client is None and not hasattr(DataSourceStreamReader, "reportLatestOffset"):
-            log.warning("no lag is reported: PySpark shows end offsets from 4.2 on; give the listener a client")
+            log.warning("no lag is reported: before 4.2 PySpark shows no end offsets; pass a lag client to LagListener")
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Notes a query that is about to start; the query waits for this call."""
@@ -123,7 +128,10 @@ class LagListener(StreamingQueryListener):
                 self._report(run, source.sample(epoch_seconds(timestamp)), source.counters, number)
 
     def _report_group(self, run: _Run, client: ThrottledLagClient, last: bool = False) -> None:
-        if self._is_selected(run) and (sample := client.sample(last)) is not None:
+        if not self._is_selected(run):
+            return
+        sample = client.sample(last)
+        if sample is not None:
             self._report(run, sample, run.counters(client.group), group=client.group)
 
     def _is_selected(self, run: _Run) -> bool:

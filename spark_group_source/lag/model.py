@@ -104,32 +104,45 @@ class LagReport:
         if self.rates.processed is None or self.rates.arrived is None:
             return None
         gain = self.rates.processed - self.rates.arrived
-        return self.total / gain if gain > 0 else math.inf
+        if gain <= 0:
+            return math.inf
+        return self.total / gain
 
     def __str__(self) -> str:
-        largest = self.largest
-        if largest is None and not self.unknown:
+        if not self.partitions and not self.unknown:
             return f"{self.query}: no partitions"
-        text = f"{self.query}: lag {'at least ' * bool(self.unknown)}{self.total:,}"
-        text += f" in {len(self.partitions)} partition(s)"
+        return f"{self.query}: lag {self._lag_text()}{_rates_text(self.rates)}{_catch_up_text(self.catch_up)}"
+
+    def _lag_text(self) -> str:
+        text = f"{self.total:,} in {len(self.partitions)} partition(s)"
         if self.unknown:
-            text += f", unknown in {len(self.unknown)} ({names(self.unknown)})"
-        if largest is not None and largest.lag:
+            text = f"at least {text}, unknown in {len(self.unknown)} ({names(self.unknown)})"
+        largest = self.largest
+        if largest is not None and largest.lag > 0:
             text += f", most in {largest.tp} ({largest.lag:,})"
-        if self.rates.processed is not None and self.rates.arrived is not None:
-            text += f", {self.rates.processed:,.0f}/s processed, {self.rates.arrived:,.0f}/s arrived"
-        return text + _catch_up_text(self.catch_up)
+        return text
+
+
+def _rates_text(rates: Rates) -> str:
+    if rates.processed is None or rates.arrived is None:
+        return ""
+    return f", {rates.processed:,.0f}/s processed, {rates.arrived:,.0f}/s arrived"
 
 
 def _catch_up_text(seconds: float | None) -> str:
-    if not seconds:
+    if seconds is None or seconds == 0:
         return ""
-    return ", not catching up" if math.isinf(seconds) else f", caught up in {duration(seconds)}"
+    if math.isinf(seconds):
+        return ", not catching up"
+    return f", caught up in {duration(seconds)}"
 
 
 def duration(seconds: float) -> str:
     """Formats a duration: ``45 s``, ``12 min``, ``3.5 h``, ``2.1 d``."""
-    for unit, size, limit in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48)):
-        if seconds < size * limit:
-            return f"{seconds / size:.1f} {unit}" if unit == "h" else f"{seconds / size:.0f} {unit}"
+    if seconds < 2 * 60:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 2 * 86400:
+        return f"{seconds / 3600:.1f} h"
     return f"{seconds / 86400:.1f} d"

@@ -113,18 +113,21 @@ class _BarUpdater:
             log.debug("the query's progress is not available any more: %s", error)
 
     def _update(self) -> None:
-        if self._backlog.total is None:
-            # The backlog begins with the first batch, and several batches may have ended between two updates.
-            recent = self._query.recentProgress
-        else:
-            last = self._query.lastProgress
-            recent = [] if last is None else [last]
-        for progress in recent:
+        for progress in self._new_progress():
             self._backlog.update(json.loads(progress.json))
         if self._backlog.total is not None:
             self._set_total(self._backlog.total)
         self._bar.update(self._backlog.done - self._bar.n)
         self._bar.refresh()
+
+    def _new_progress(self) -> Sequence[Progress]:
+        if self._backlog.total is None:
+            # The backlog begins with the first batch, and several batches may have ended between two updates.
+            return self._query.recentProgress
+        last = self._query.lastProgress
+        if last is None:
+            return []
+        return [last]
 
     def _set_total(self, total: float) -> None:
         """Sets a new total. A notebook's bar only accepts it in ``reset()``, which clears count and start time."""

@@ -7,7 +7,7 @@ Needs the extra ``prometheus``. Names follow Prometheus' conventions: gauges end
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -24,15 +24,23 @@ PARTITION_GAUGES: dict[str, tuple[str, Callable[[PartitionLag], int]]] = {
     "position_offset": ("Next offset to process.", lambda each: each.position),
     "log_end_offset": ("High watermark, or with read_committed the last stable offset.", lambda each: each.end),
 }
+
+
+def _total_lag(report: LagReport) -> float | None:
+    if report.unknown:
+        return None
+    return report.total
+
+
+def _largest_lag(report: LagReport) -> float | None:
+    if report.unknown or report.largest is None:
+        return None
+    return report.largest.lag
+
+
 SOURCE_GAUGES: dict[str, tuple[str, Callable[[LagReport], float | None]]] = {
-    "lag_sum_offsets": (
-        "Offsets left to process in all partitions.",
-        lambda each: None if each.unknown else each.total,
-    ),
-    "lag_max_offsets": (
-        "Offsets left to process in the partition with the largest lag.",
-        lambda each: each.largest.lag if each.largest and not each.unknown else None,
-    ),
+    "lag_sum_offsets": ("Offsets left to process in all partitions.", _total_lag),
+    "lag_max_offsets": ("Offsets left to process in the partition with the largest lag.", _largest_lag),
     "unknown_lag_partitions": (
         "Partitions whose lag is unknown, because no leader returned the end offset.",
         lambda each: len(each.unknown),
@@ -43,6 +51,7 @@ SOURCE_GAUGES: dict[str, tuple[str, Callable[[LagReport], float | None]]] = {
     "report_timestamp_seconds": ("Time of the other gauges, in seconds since 1970.", lambda each: each.at),
 }
 """Name to help text and value. A gauge whose value is ``None`` is left out."""
+
 COUNTERS: dict[str, tuple[str, Callable[[Counters], int]]] = {
     "batches": ("Batches completed.", lambda each: each.batches),
     "processed_offsets": ("Offsets of completed batches.", lambda each: each.offsets),
@@ -80,24 +89,44 @@ class LagCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics."""
         reports = list(self._newest.values())
-        for name, (help_text, lag_value) in PARTITION_GAUGES.items():
-            family = GaugeMetricFamily(PREFIX + name, help_text, labels=(*SOURCE_LABELS, "topic", "partition"))
-            for report in reports:
-                for lag in report.partitions:
-                    family.add_metric((*_labels(report), lag.tp.topic, str(lag.tp.partition)), lag_value(lag))
-            yield family
-        for name, (help_text, source_value) in SOURCE_GAUGES.items():
-            family = GaugeMetricFamily(PREFIX + name, help_text, labels=SOURCE_LABELS)
-            for report in reports:
-                if (value := source_value(report)) is not None:
-                    family.add_metric(_labels(report), value)
-            yield family
-        for name, (help_text, count) in COUNTERS.items():
-            counter = CounterMetricFamily(PREFIX + name, help_text, labels=SOURCE_LABELS)
-            for report in reports:
-                if report.counters is not None:
-                    counter.add_metric(_labels(report), count(report.counters))
-            yield counter
+        yield from _partition_gauges(reports)
+        yield from _source_gauges(reports)
+        yield from _counters(reports)
+
+
+def _partition_gauges(reports: Sequence[LagReport]) -> Iterator[Metric]:
+    for name, (help_text, lag_value) in PARTITION_GAUGES.items():
+        gauge = GaugeMetricFamily(PREFIX + name, help_text, labels=(*SOURCE_LABELS, "topic", "partition"))
+        for report in reports:
+            for lag in report.partitions:
+                gauge.add_metric((*_labels(report), lag.tp.topic, str(lag.tp.partition)), lag_value(lag))
+        yield gauge
+
+
+def _source_gauges(reports: Sequence[LagReport]) -> Iterator[Metric]:
+    for name, (help_text, source_value) in SOURCE_GAUGES.items():
+        gauge = GaugeMetricFamily(PREFIX + name, help_text, labels=SOURCE_LABELS)
+        for report in reports:
+            value = source_value(report)
+            if value is not None:
+                gauge.add_metric(_labels(report), value)
+        yield gauge
+
+
+def _counters(reports: Sequence[LagReport]) -> Iterator[Metric]:
+    for name, (help_text, count) in COUNTERS.items():
+        counter = CounterMetricFamily(PREFIX + name, help_text, labels=SOURCE_LABELS)
+        for report in reports:
+            if report.counters is not None:
+                counter.add_metric(_labels(report), count(report.counters))
+        yield counter
+
+
+def _labels(report: LagReport) -> tuple[str, str, str]:
+    group = report.group
+    if group is None:
+        group = ""
+    return report.query, str(report.source), group
 
 
 class PrometheusFile:
@@ -124,7 +153,3 @@ class PrometheusFile:
         """
         self._collector(report)
         write_to_textfile(self._path, self._registry)
-
-
-def _labels(report: LagReport) -> tuple[str, str, str]:
-    return report.query, str(report.source), report.group or ""

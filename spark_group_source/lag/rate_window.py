@@ -35,19 +35,26 @@ class RateWindow:
 
     def add(self, sample: Sample) -> Rates:
         """The rates up to this sample. A sample that is not later than the last one starts a new window."""
-        if self._last is None or sample.at <= self._last.at:
+        last = self._last
+        if last is None or sample.at <= last.at:
             self._totals = deque([_Totals(sample.at)])
         else:
             before = self._totals[-1]
-            processed = before.processed + _increase(self._last.positions, sample.positions)
-            arrived = before.arrived + _increase(self._last.ends, sample.ends)
+            processed = before.processed + _increase(last.positions, sample.positions)
+            arrived = before.arrived + _increase(last.ends, sample.ends)
             self._totals.append(_Totals(sample.at, processed, arrived))
-        # Unknown end offsets keep their last value, so that arrivals count when the end offset is known again.
-        before_ends = self._last.ends if self._last else {}
-        kept = {tp: before_ends[tp] for tp in sample.unknown() if tp in before_ends}
-        self._last = replace(sample, ends={**kept, **sample.ends})
-        while len(self._totals) > 2 and self._totals[1].at <= sample.at - self._seconds:
+        self._last = sample
+        if last is not None:
+            self._last = _with_known_ends(sample, last.ends)
+        self._drop_older_than(sample.at - self._seconds)
+        return self._rates()
+
+    def _drop_older_than(self, at: float) -> None:
+        """Drops the totals before this time, except the last one of them: the window begins there."""
+        while len(self._totals) > 2 and self._totals[1].at <= at:
             self._totals.popleft()
+
+    def _rates(self) -> Rates:
         first, last = self._totals[0], self._totals[-1]
         if first is last:
             return Rates()
@@ -56,4 +63,17 @@ class RateWindow:
 
 
 def _increase(before: Offsets, after: Offsets) -> int:
-    return sum(max(0, after[tp] - before[tp]) for tp in before.keys() & after.keys())
+    """The offsets between two samples, in the partitions that both have."""
+    increase = 0
+    for tp in before.keys() & after.keys():
+        increase += max(0, after[tp] - before[tp])
+    return increase
+
+
+def _with_known_ends(sample: Sample, ends: Offsets) -> Sample:
+    """The sample with the last ``ends`` of the partitions without one: arrivals count when it is known again."""
+    known = dict(sample.ends)
+    for tp in sample.unknown():
+        if tp in ends:
+            known[tp] = ends[tp]
+    return replace(sample, ends=known)

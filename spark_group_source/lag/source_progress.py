@@ -35,7 +35,10 @@ class SourceProgress:
     def sample(self, at: float) -> Sample:
         """The positions and end offsets of the owned partitions after the batch."""
         positions = self.batch.ends()
-        return Sample(at, {tp: positions[tp] for tp in self.owned}, self.end_offsets or {})
+        end_offsets: Offsets = {}
+        if self.end_offsets is not None:
+            end_offsets = self.end_offsets
+        return Sample(at, {tp: positions[tp] for tp in self.owned}, end_offsets)
 
 
 def source_progress(progress: Mapping[str, Any], before: Mapping[int, SourceProgress]) -> dict[int, SourceProgress]:
@@ -49,9 +52,12 @@ def source_progress(progress: Mapping[str, Any], before: Mapping[int, SourceProg
         if batch is None:
             continue
         end_offsets, counters = _reported(parse_progress_offset(source.get("latestOffset")))
-        owned = frozenset(batch.ranges) & (end_offsets or {}).keys()
-        if source.get("startOffset") == source["endOffset"] and number in before:
-            # This source had no records for the batch, so the offset has no new position for partitions that came back.
+        owned = frozenset[TopicPartition]()
+        if end_offsets is not None:
+            owned = frozenset(batch.ranges) & end_offsets.keys()
+        had_no_records = source.get("startOffset") == source["endOffset"]
+        if had_no_records and number in before:
+            # The offset has no new position for partitions that came back.
             owned &= before[number].owned
         sources[number] = SourceProgress(batch, end_offsets, owned, counters)
     return sources
@@ -64,7 +70,9 @@ def epoch_seconds(timestamp: str) -> float:
 
 def _batch_offset(offset: object) -> BatchOffset | None:
     """The offset of a batch, or ``None`` if another source wrote it."""
-    if not isinstance(offset, Mapping) or not offset:
+    if not isinstance(offset, Mapping):
+        return None
+    if not offset:
         return None
     try:
         return BatchOffset.from_json(offset)
@@ -72,13 +80,21 @@ def _batch_offset(offset: object) -> BatchOffset | None:
         return None
 
 
+_COUNTER_NAMES = {each.name for each in fields(Counters)}
+
+
 def _reported(latest: object) -> tuple[Offsets | None, Counters | None]:
     """The end offsets and counters, or ``None``: PySpark 4.1 shows the end of the batch instead."""
-    if not isinstance(latest, Mapping) or _batch_offset(latest) is not None:
+    if not isinstance(latest, Mapping):
+        return None, None
+    if _batch_offset(latest) is not None:
         return None, None
     end_offsets, counts = parse_latest_offset(latest)
     if counts is None:
         return end_offsets, None
-    # A Spark Connect server may have another release of this package, with other counters.
-    known = {each.name for each in fields(Counters)}
-    return end_offsets, Counters(**{name: int(count) for name, count in counts.items() if name in known})
+    known = {}
+    for name, count in counts.items():
+        # A Spark Connect server may have another release of this package, with other counters.
+        if name in _COUNTER_NAMES:
+            known[name] = int(count)
+    return end_offsets, Counters(**known)
