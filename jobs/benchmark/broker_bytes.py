@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from benchmark.errors import BenchError
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.broker import HOST, free_ports, java_command
-from spark_group_source.testing.ivy import BRIEF
+from spark_group_source.testing.java import BRIEF, java_command
+from spark_group_source.testing.ports import HOST, free_ports
 
 TOOL = "org.apache.kafka.tools.JmxTool"
 HEAP = "64m"

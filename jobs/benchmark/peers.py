@@ -19,7 +19,7 @@ from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.broker import java_command
+from spark_group_source.testing.java import java_command
 from spark_group_source.wire.settings import WireOptions
 
 RUNS = 3

@@ -16,7 +16,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.records.batches import find_record_batches
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.broker import java_command
+from spark_group_source.testing.java import java_command
 
 TOOLS = "org.apache.kafka.tools"
 HEAP = "512m"

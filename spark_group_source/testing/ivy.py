@@ -9,68 +9,15 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from spark_group_source.clock import Deadline
 from spark_group_source.testing.errors import EmbeddedKafkaError
+from spark_group_source.testing.file_lock import file_lock
+from spark_group_source.testing.java import java
 
 log = logging.getLogger(__name__)
-
-BRIEF = "-XX:TieredStopAtLevel=1"
-"""For short Java processes: without the second compiler they take about half of the CPU time."""
-
-
-def java() -> str:
-    """Returns the ``java`` command that Spark uses: from ``JAVA_HOME`` if it is set, otherwise from the ``PATH``.
-
-    Raises:
-        EmbeddedKafkaError: Java is missing.
-    """
-    home = os.environ.get("JAVA_HOME")
-    command = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
-    if not command:
-        reason = f"JAVA_HOME is {home}, without bin/java" if home else "JAVA_HOME is not set and the PATH has no java"
-        raise EmbeddedKafkaError(
-            f"Java was not found: {reason}.",
-            "Install Java 17 or later, which Spark also needs, or set JAVA_HOME to its directory"
-            " (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17).",
-        )
-    return command
-
-
-POLL_S = 0.2
-
-
-@contextmanager
-def file_lock(path: Path, timeout: float) -> Iterator[None]:
-    """Holds the lock on ``path`` (POSIX ``flock``); waits at most ``timeout`` seconds for another holder.
-
-    Raises:
-        EmbeddedKafkaError: another process still holds the lock at the deadline.
-    """
-    import fcntl  # not on Windows, where the rest of the package can be imported
-
-    deadline = Deadline.after(timeout)
-    with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if deadline.expired():
-                    raise EmbeddedKafkaError(
-                        f"Another process has held {path} for more than {timeout:.0f} s.",
-                        "Check whether that process still downloads. If it hangs, end it.",
-                    ) from error
-            time.sleep(POLL_S)
-        yield
-
 
 KAFKA_VERSION = "4.1.1"
 """The default version of the embedded Kafka."""
@@ -79,6 +26,7 @@ RESOLVE_TIMEOUT_S = 300.0
 """Timeout of one run of Ivy. 45 jars with 43 MB take about 40 s over an ordinary connection."""
 
 ATTEMPTS = 3
+
 OUTPUT_TAIL = 2000
 
 # kafka_2.13 includes everything that kafka-tools needs for the group commands, so the 30 jars of the tools stay out.

@@ -7,14 +7,15 @@ import functools
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from spark_group_source.clock import Deadline
-from spark_group_source.testing.broker import MAX_REPLICATION, BrokerCluster, java_command
+from spark_group_source.testing.broker_cluster import MAX_REPLICATION, BrokerCluster
 from spark_group_source.testing.errors import EmbeddedKafkaError, RowError
-from spark_group_source.testing.ivy import BRIEF
-from spark_group_source.testing.rows import GroupMember, Row, records
+from spark_group_source.testing.java import BRIEF, java_command
+from spark_group_source.testing.rows import Row, records
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer
@@ -32,6 +33,15 @@ PRODUCE_TIMEOUT_S = 60.0
 GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 OLD_GROUP_COMMAND = "kafka.admin.ConsumerGroupCommand"
 """The name of the class before Kafka 3.8."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a group, with the number of its partitions."""
+
+    consumer_id: str
+    client_id: str
+    partitions: int
 
 
 class EmbeddedKafka(BrokerCluster):

@@ -82,13 +82,13 @@ def run_available_now(
     """Runs a streaming DataFrame until it ends, and returns its rows as a batch DataFrame.
 
     ``run_available_now(frame, checkpoint=..., *, output_mode="append", timeout=120)``: without ``checkpoint`` each run
-    has a new checkpoint. See :func:`spark_group_source.testing.spark.run_available_now`.
+    has a new checkpoint. See :func:`spark_group_source.testing.runs.run_available_now`.
     """
-    from spark_group_source.testing import spark
+    from spark_group_source.testing import runs
 
     def run(frame: DataFrame, checkpoint: str | Path | None = None, **options: Any) -> DataFrame:
         directory = checkpoint or tmp_path_factory.mktemp("checkpoint")
-        return spark.run_available_now(frame, directory, embedded_kafka, **options)
+        return runs.run_available_now(frame, directory, embedded_kafka, **options)
 
     return run
 
@@ -99,10 +99,10 @@ def await_query_end(embedded_kafka: EmbeddedKafka) -> Callable[..., None]:
 
     If the query does not end in time, the fixture stops it, and the error says what the query waited for.
     """
-    from spark_group_source.testing import spark
+    from spark_group_source.testing import runs
 
-    def wait(query: StreamingQuery, timeout: float = spark.RUN_TIMEOUT_S) -> None:
-        spark.await_end(query, embedded_kafka, timeout)
+    def wait(query: StreamingQuery, timeout: float = runs.RUN_TIMEOUT_S) -> None:
+        runs.await_end(query, embedded_kafka, timeout)
 
     return wait
 

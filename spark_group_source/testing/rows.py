@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -119,12 +118,3 @@ def _typed(name: str, value: Any, expected: type) -> Any:
     if value is None or (isinstance(value, expected) and not isinstance(value, bool)):
         return value
     raise TypeError(f"its {name} is of type {type(value).__name__}")
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMember:
-    """A member of a group, with the number of its partitions."""
-
-    consumer_id: str
-    client_id: str
-    partitions: int

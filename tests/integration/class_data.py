@@ -16,7 +16,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
-from spark_group_source.testing.ivy import file_lock
+from spark_group_source.testing.file_lock import file_lock
 from spark_group_source.testing.spark import SETTINGS
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

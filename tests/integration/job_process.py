@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.broker import HOST
+from spark_group_source.testing.ports import HOST
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOBS = REPOSITORY / "jobs"

@@ -11,7 +11,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from spark_group_source.testing.broker import HOST, free_ports
+from spark_group_source.testing.ports import HOST, free_ports
 from tests.integration.query_process import eventually
 
 REALM = "EXAMPLE.TEST"

@@ -16,7 +16,7 @@ from flask import Flask, Response, jsonify, request
 from joserfc.jwk import RSAKey
 from werkzeug.serving import BaseWSGIServer, make_server
 
-from spark_group_source.testing.broker import free_ports
+from spark_group_source.testing.ports import free_ports
 
 ISSUER = "https://login.example.com"
 AUDIENCE = "kafka"

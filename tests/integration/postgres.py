@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 
 from spark_group_source.clock import Deadline
-from spark_group_source.testing.broker import HOST, free_ports
+from spark_group_source.testing.ports import HOST, free_ports
 from spark_group_source.testing.watchdog import Watchdog
 
 USER = "postgres"

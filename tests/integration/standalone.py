@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyspark
 
-from spark_group_source.testing.broker import HOST, free_ports
+from spark_group_source.testing.ports import HOST, free_ports
 from spark_group_source.testing.watchdog import Watchdog
 from tests.integration.query_process import eventually
 

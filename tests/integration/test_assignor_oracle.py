@@ -23,7 +23,8 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
 from spark_group_source.group.assignors import sticky
 from spark_group_source.offsets import Partitions, TopicPartition, numbers_by_topic
-from spark_group_source.testing.ivy import BRIEF, java, kafka_libs
+from spark_group_source.testing.ivy import kafka_libs
+from spark_group_source.testing.java import BRIEF, java
 from tests.assignments import JAVAS, Answer, Case, is_complete, ours
 
 EXAMPLES = int(os.environ.get("ORACLE_EXAMPLES", "100"))

@@ -6,7 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
-from spark_group_source.testing.ivy import BRIEF, java, kafka_libs
+from spark_group_source.testing.ivy import kafka_libs
+from spark_group_source.testing.java import BRIEF, java
 
 PROGRAM = Path(__file__).with_name("ClientBytes.java")
 RECORDED = Path(__file__).parents[1] / "java_bytes.json"

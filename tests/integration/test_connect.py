@@ -21,7 +21,7 @@ from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.model import LagReport
 from spark_group_source.lag.progress_bar import progress_bar
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.broker import HOST, free_ports
+from spark_group_source.testing.ports import HOST, free_ports
 from tests.integration.job_process import TIMEOUT_S, environment, kill, spark_submit
 from tests.integration.query_process import eventually, source_options
 from tests.integration.standing import fill

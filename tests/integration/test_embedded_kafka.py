@@ -9,8 +9,8 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.testing import EmbeddedKafka, broker
-from spark_group_source.testing.broker import free_ports
 from spark_group_source.testing.errors import EmbeddedKafkaError
+from spark_group_source.testing.ports import free_ports
 
 if TYPE_CHECKING:
     import confluent_kafka

@@ -12,7 +12,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.broker import HOST
+from spark_group_source.testing.ports import HOST
 from spark_group_source.wire.connection import Connection
 from tests.integration.kerberos import REALM, Realm, missing
 from tests.integration.query_process import QueryProcess, eventually

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.broker import java_command
+from spark_group_source.testing.java import java_command
 from tests.integration.conftest import Read, Stream
 from tests.integration.query_process import Place, eventually
 from tests.integration.standing import fill, partitions_per_member

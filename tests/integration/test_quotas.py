@@ -19,8 +19,7 @@ from spark_group_source.offsets import LATEST, OffsetRange, TopicPartition
 from spark_group_source.query import size_samples
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.broker import java_command
-from spark_group_source.testing.ivy import BRIEF
+from spark_group_source.testing.java import BRIEF, java_command
 from spark_group_source.wire import tcp
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.offset_lookup import list_offsets

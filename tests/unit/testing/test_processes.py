@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from spark_group_source.testing import ivy
-from spark_group_source.testing.broker import HOST, free_ports, new_cluster_id, parse_properties
+from spark_group_source.testing.broker_cluster import new_cluster_id, parse_properties
 from spark_group_source.testing.errors import EmbeddedKafkaError
+from spark_group_source.testing.file_lock import file_lock
+from spark_group_source.testing.ports import HOST, free_ports
 from tests.waiting import eventually
 
 PARENT = """
@@ -72,9 +74,9 @@ def test_free_ports_are_different_and_unused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_wait_for_a_lock_ends_at_its_timeout(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with ivy.file_lock(path, 1.0), pytest.raises(EmbeddedKafkaError, match="Another process"), ivy.file_lock(path, 0.0):
+    with file_lock(path, 1.0), pytest.raises(EmbeddedKafkaError, match="Another process"), file_lock(path, 0.0):
         pass
-    with ivy.file_lock(path, 0.0):
+    with file_lock(path, 0.0):
         pass
 
 

@@ -10,8 +10,8 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 
 from spark_group_source.testing.errors import StuckQuery
-from spark_group_source.testing.rows import GroupMember
-from spark_group_source.testing.spark import await_end
+from spark_group_source.testing.kafka import GroupMember
+from spark_group_source.testing.runs import await_end
 
 
 def query(ends: bool | Exception) -> Mock:

@@ -13,7 +13,7 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, ProtocolError
-from spark_group_source.testing.broker import free_ports
+from spark_group_source.testing.ports import free_ports
 from spark_group_source.wire import reachability, resolver, sockets, tcp
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection

@@ -22,7 +22,7 @@ from confluent_kafka import Producer  # type: ignore[import-not-found, unused-ig
 
 from spark_group_source.clock import Deadline
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.testing.ivy import java
+from spark_group_source.testing.java import java
 
 HERE = Path(__file__).parent
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
