@@ -16,7 +16,7 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable
 from spark_group_source.text import printable
 
 if TYPE_CHECKING:
-    from spark_group_source.auth.tokens import MskIamTokens
+    from spark_group_source.auth.msk_iam import MskIamTokens
 
 log = logging.getLogger(__name__)
 

@@ -1,128 +1,64 @@
-"""Amazon MSK with IAM: the settings of Java's library aws-msk-iam-auth, and the region of the cluster."""
+"""Tokens of Amazon MSK with IAM."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_group_source.auth.tokens import INSTALL, MskIamTokens
-from spark_group_source.errors import OptionError
-from spark_group_source.spelling import completed_or_nearest
+from spark_group_source.auth.tokens import Token
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import AuthenticationFailed, DeadlineExceeded
+from spark_group_source.wire.waiting import call_with_timeout
 
-MECHANISM = "AWS_MSK_IAM"
-LOGIN_HANDLER = "IAMOAuthBearerLoginCallbackHandler"
-"""Java's class for the same tokens in the mechanism OAUTHBEARER."""
-CLIENT_HANDLERS = ("IAMClientCallbackHandler", LOGIN_HANDLER)
+INSTALL = "pip install 'spark_group_source[msk]'"
 
-_REGION_IN_HOST = re.compile(r"\.kafka(?:-serverless)?\.([a-z]{2,4}(?:-[a-z]+)+-\d+)\.")
-_FIELDS = {
-    "awsProfileName": "profile",
-    "awsRoleArn": "role_arn",
-    "awsRoleSessionName": "role_session_name",
-    "awsRoleExternalId": "role_external_id",
-    "awsStsRegion": "sts_region",
-}
-_ONLY_WITH_ROLE = ("awsRoleSessionName", "awsRoleExternalId", "awsStsRegion")
-_FLAGS = ("awsDebugCreds", "awsAddDefaultProviders")
-_RETRIES = "the source itself retries"
-_KEYS = "a profile holds keys: name it with awsProfileName"
-_UNSUPPORTED = {
-    "awsMaxRetries": _RETRIES,
-    "awsMaxBackOffTimeMs": _RETRIES,
-    "awsMskRegionProvider": "it names a Java class: set the environment variable AWS_REGION on the driver",
-    "awsShouldUseFips": "AWS's library reads the environment variable AWS_USE_FIPS_ENDPOINT",
-    "awsRoleAccessKeyId": _KEYS,
-    "awsRoleSecretAccessKey": _KEYS,
-    "awsRoleSessionToken": _KEYS,
-}
+
+_TIMEOUT = "Check on this machine how long this takes: aws sts get-caller-identity"
 
 
 @dataclass(frozen=True, slots=True)
-class IamLogin:
-    """The login of an IAMLoginModule; or of an OAuthBearerLoginModule, which may have the same settings."""
+class MskIamTokens:
+    """Signs a token for each connection to a cluster in ``region``.
 
-    module: str
-    settings: Mapping[str, str]
-
-
-def check_signer() -> None:
-    """Raises ValueError if AWS's signer is not installed; the message completes "It must be"."""
-    if importlib.util.find_spec("aws_msk_iam_sasl_signer") is None:
-        raise ValueError(
-            f"another one, unless you install AWS's signer on the driver and the executors: {INSTALL} (or"
-            " aws-msk-iam-sasl-signer-python)"
-        )
-
-
-def login(module: str, settings: Mapping[str, str]) -> IamLogin:
-    """Checks the settings of a JAAS config, and returns the login.
-
-    Raises:
-        ValueError: a setting is unknown, not supported or without effect; the message completes "It must be".
+    Signing takes less than a millisecond. Tokens are not kept, and none outlives the credentials that signed it.
+    Without ``profile`` and ``role_arn`` AWS's default chain finds the credentials. A role is assumed in ``sts_region``;
+    by default in the region of AWS's configuration, else in ``region``. ``log_identity`` logs the identity once.
     """
-    for name in settings:
-        if name in _UNSUPPORTED:
-            raise ValueError(f"a JAAS config without {name}, because {_UNSUPPORTED[name]}")
-        if name not in _FIELDS and name not in _FLAGS:
-            near = completed_or_nearest(name, [*_FIELDS, *_FLAGS])
-            raise ValueError(
-                f"a JAAS config without the unknown setting {name}"
-                + (f" (did you mean {near}?)" if near else f". Known are {', '.join([*_FIELDS, *_FLAGS])}")
-            )
-    for name in _FLAGS:
-        if settings.get(name, "true").lower() not in ("true", "false"):
-            raise ValueError(f"a JAAS config in which {name} is true or false")
-    if settings.get("awsAddDefaultProviders", "false").lower() == "true":
-        raise ValueError(
-            "a JAAS config without awsAddDefaultProviders=true, because the source never falls back to the default"
-            " credentials if the profile or the role gives none"
+
+    region: str
+    profile: str | None = None
+    role_arn: str | None = None
+    role_session_name: str = "aws-msk-iam-auth"
+    role_external_id: str | None = None
+    sts_region: str | None = None
+    log_identity: bool = False
+
+    @property
+    def advice(self) -> str:
+        """What the user should check if a broker rejects the token."""
+        return (
+            "Check that the IAM identity may use kafka-cluster:Connect on this cluster, that the cluster is in"
+            f" {self.region}, and the clock of this machine. To see the identity run: aws sts get-caller-identity"
         )
-    if "awsProfileName" in settings and "awsRoleArn" in settings:
-        raise ValueError(
-            "a JAAS config with awsProfileName or awsRoleArn, not both. To assume a role with the keys of a profile,"
-            " set role_arn and source_profile in a profile of ~/.aws/config, and name that profile"
-        )
-    for name in _ONLY_WITH_ROLE:
-        if name in settings and "awsRoleArn" not in settings:
-            raise ValueError(f"a JAAS config without {name}, because it has no effect without awsRoleArn")
-    return IamLogin(module, settings)
 
+    def fetch(self, deadline: Deadline) -> Token:
+        """Signs a token.
 
-def msk_iam_tokens(bootstrap_servers: tuple[tuple[str, int], ...], login: IamLogin | None) -> MskIamTokens:
-    """Returns the provider of tokens for a cluster.
+        Raises:
+            AuthenticationFailed: AWS's signer is not installed, no credentials are found, or AWS rejects them.
+            BrokerUnavailable: AWS gives no credentials now.
+            DeadlineExceeded: AWS gave no credentials in time.
+        """
+        try:
+            from spark_group_source.auth.aws_signer import signed_token
+        except ImportError as error:
+            raise AuthenticationFailed(
+                f"AWS's signer is not installed in this Python: {error}.",
+                f"On the driver and on each executor run: {INSTALL}",
+            ) from None
+        try:
+            return Token(call_with_timeout(lambda: signed_token(self), deadline, f"signed_token({self})"), {})
+        except TimeoutError as error:
+            raise DeadlineExceeded("AWS gave no credentials for Amazon MSK in time.", _TIMEOUT) from error
 
-    Raises:
-        OptionError: the region of the cluster is not known.
-    """
-    settings = {} if login is None else login.settings
-    fields = {field: settings[name] for name, field in _FIELDS.items() if name in settings}
-    return MskIamTokens(
-        region=_region([host for host, _ in bootstrap_servers], fields.get("profile")),
-        log_identity=settings.get("awsDebugCreds", "").lower() == "true",
-        **fields,
-    )
-
-
-def _region(hosts: list[str], profile: str | None) -> str:
-    """The region of the cluster. It is looked up on the driver only, and travels with the tasks."""
-    found = sorted({match[1] for host in hosts if (match := _REGION_IN_HOST.search(host.lower() + "."))})
-    if len(found) > 1:
-        raise OptionError(
-            f"Option 'kafka.bootstrap.servers' has brokers in the regions {' and '.join(found)}.",
-            "List the brokers of one cluster.",
-        )
-    if found:
-        return found[0]
-    from spark_group_source.auth.aws_signer import configured_region  # imports AWS's library, which takes long
-
-    region = os.environ.get("AWS_REGION") or configured_region(profile)
-    if not region:
-        raise OptionError(
-            "The region of the Amazon MSK cluster is unknown: no name in 'kafka.bootstrap.servers' contains it.",
-            "List the brokers by the names that MSK gives them, or set the environment variable AWS_REGION on the"
-            " driver.",
-        )
-    return region
+    def record_rejection(self, token: Token) -> None:
+        """Does nothing, because nothing is kept here."""

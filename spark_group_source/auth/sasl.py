@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_group_source.auth.tokens import ClientCredentials, TokenProvider, token_cache_of
+from spark_group_source.auth.oauth.client import ClientCredentials, token_cache_of
+from spark_group_source.auth.tokens import TokenProvider
 from spark_group_source.clock import Deadline
 from spark_group_source.text import Secret
 from spark_group_source.wire.security import Call, ExportedToken

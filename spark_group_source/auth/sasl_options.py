@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import importlib.util
 
-from spark_group_source.auth import msk_iam
+from spark_group_source.auth import msk_iam_options
 from spark_group_source.option import one_of
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 BY_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-MECHANISMS = (*BY_PASSWORD, "OAUTHBEARER", msk_iam.MECHANISM, "GSSAPI")
+MECHANISMS = (*BY_PASSWORD, "OAUTHBEARER", msk_iam_options.MECHANISM, "GSSAPI")
 
 
 def protocol(text: str) -> str:
@@ -22,8 +22,8 @@ def protocol(text: str) -> str:
 def mechanism(text: str) -> str:
     """A SASL mechanism."""
     name = one_of(text, MECHANISMS)
-    if name == msk_iam.MECHANISM:
-        msk_iam.check_signer()
+    if name == msk_iam_options.MECHANISM:
+        msk_iam_options.check_signer()
     if name == "GSSAPI" and importlib.util.find_spec("gssapi") is None:
         raise ValueError(
             "another mechanism, unless you install Kerberos for Python on the driver and the executors: pip install"
@@ -42,19 +42,21 @@ def login_callback_handler(text: str) -> str:
         )
     if name == "OAuthBearerLoginCallbackHandler":
         return name
-    if name != msk_iam.LOGIN_HANDLER:
+    if name != msk_iam_options.LOGIN_HANDLER:
         raise ValueError(
-            f"the OAuthBearerLoginCallbackHandler of Kafka, or the {msk_iam.LOGIN_HANDLER} of Amazon MSK. Instead of"
-            " another Java class set"
-            " 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens"
+            f"the OAuthBearerLoginCallbackHandler of Kafka, or the {msk_iam_options.LOGIN_HANDLER} of Amazon MSK."
+            " Instead of another Java class set 'kafka.sasl.oauthbearer.token.provider' to a function that returns"
+            " tokens"
         )
-    msk_iam.check_signer()
+    msk_iam_options.check_signer()
     return name
 
 
 def client_callback_handler(text: str) -> str:
     """Java's class that answers a mechanism's questions, without its package."""
     name = text.strip().rpartition(".")[2]
-    if name not in msk_iam.CLIENT_HANDLERS:
-        raise ValueError(f"{' or '.join(msk_iam.CLIENT_HANDLERS)}, of Amazon MSK; the source uses no Java classes")
+    if name not in msk_iam_options.CLIENT_HANDLERS:
+        raise ValueError(
+            f"{' or '.join(msk_iam_options.CLIENT_HANDLERS)}, of Amazon MSK; the source uses no Java classes"
+        )
     return name

@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from spark_group_source.auth.security_options import SecurityOptions, security_settings
+from spark_group_source.auth.oauth.token import RefreshWindow
+from spark_group_source.auth.security_options import SecurityOptions
+from spark_group_source.auth.security_settings import security_settings
 from spark_group_source.auth.tls import Tls
-from spark_group_source.auth.tokens import RefreshWindow
 from spark_group_source.errors import OptionError
 from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.group.settings import GroupSettings

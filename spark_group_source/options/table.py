@@ -14,9 +14,10 @@ from dataclasses import MISSING
 from typing import Any
 
 from spark_group_source.auth.jaas import parse_jaas
-from spark_group_source.auth.oauth_options import (
+from spark_group_source.auth.oauth.client import ClientCredentials
+from spark_group_source.auth.oauth.endpoint_url import endpoint_url
+from spark_group_source.auth.oauth.oauth_options import (
     buffer,
-    endpoint_url,
     jwt_retriever,
     jwt_validator,
     min_period,
@@ -24,11 +25,11 @@ from spark_group_source.auth.oauth_options import (
     window_factor,
     window_jitter,
 )
+from spark_group_source.auth.oauth.token import RefreshWindow
 from spark_group_source.auth.sasl_options import client_callback_handler, login_callback_handler, mechanism, protocol
 from spark_group_source.auth.security_options import SecurityOptions
 from spark_group_source.auth.tls import Tls
 from spark_group_source.auth.tls_options import TLS_OPTIONS
-from spark_group_source.auth.tokens import ClientCredentials, RefreshWindow
 from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
-from spark_group_source.auth.oauth.endpoint import Answer, _holder, _refusal
+from spark_group_source.auth.oauth.client import ClientCredentials
+from spark_group_source.auth.oauth.endpoint import _refusal
+from spark_group_source.auth.oauth.http_post import Answer
+from spark_group_source.auth.oauth.token_response import _holder
 from spark_group_source.auth.sasl import Sasl
 from spark_group_source.auth.sasl_exchange import authenticate
-from spark_group_source.auth.tokens import ClientCredentials
 from spark_group_source.errors import BrokerUnavailable, DataLoss, GroupSourceError, OptionError
 from spark_group_source.group.description import (
     GroupDescription,

@@ -22,6 +22,8 @@ SECURITY = {
     "ssl",
     "spark_group_source.auth.certificates",
     "spark_group_source.auth.oauth.endpoint",
+    "spark_group_source.auth.oauth.http_post",
+    "spark_group_source.auth.oauth.token_response",
     "spark_group_source.auth.sasl_exchange",
     "spark_group_source.auth.tls_session",
 }

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.auth import aws_signer
-from spark_group_source.auth.tokens import MskIamTokens
+from spark_group_source.auth.msk_iam import MskIamTokens
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
 from spark_group_source.offsets import BatchOffset
 from tests.drivers import drivers

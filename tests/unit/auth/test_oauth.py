@@ -23,10 +23,12 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from spark_group_source.auth.oauth.endpoint import IDLE_TIMEOUT, IssuedToken, TokenCache
+from spark_group_source.auth.oauth.cache import IDLE_TIMEOUT, TokenCache
+from spark_group_source.auth.oauth.client import ClientCredentials, token_cache_of
+from spark_group_source.auth.oauth.token import IssuedToken, RefreshWindow
 from spark_group_source.auth.sasl import Sasl
 from spark_group_source.auth.tls import Tls
-from spark_group_source.auth.tokens import ClientCredentials, FunctionTokens, RefreshWindow, token_cache_of
+from spark_group_source.auth.tokens import FunctionTokens
 from spark_group_source.clock import WARN_EVERY, Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
 from spark_group_source.text import Secret
@@ -160,7 +162,7 @@ def test_every_bad_answer_is_an_error_that_says_what_to_change(
 
 
 def test_the_lifetime_is_that_of_token_or_answer(service: TokenService, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "spark_group_source.auth.oauth.endpoint")
+    caplog.set_level(logging.INFO, "spark_group_source.auth.oauth.cache")
     for answer, lifetime in (
         ({"access_token": jwt(300), "expires_in": 60}, 60),
         ({"access_token": jwt(60), "expires_in": 300}, 60),
@@ -514,7 +516,7 @@ def test_requests_go_through_the_proxy_of_the_environment_which_sees_no_secret_o
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, service.url)
     # The service below stands for one on another machine.
-    monkeypatch.setattr("spark_group_source.auth.oauth.endpoint.is_local", lambda url: False)
+    monkeypatch.setattr("spark_group_source.auth.oauth.http_post.is_local", lambda url: False)
     fetched(service.client(endpoint="http://login.example.com/t"))
     with running(authority.issue("127.0.0.1", file="server.pem")) as secure:
         assert fetched(secure.client(tls=Tls(ca_file=str(authority.file), in_login_line=True)))

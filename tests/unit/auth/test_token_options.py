@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from spark_group_source.auth import tokens
+from spark_group_source.auth.msk_iam import MskIamTokens
+from spark_group_source.auth.oauth.client import ClientCredentials
+from spark_group_source.auth.oauth.token import RefreshWindow
 from spark_group_source.auth.sasl import Sasl
 from spark_group_source.auth.tls import Tls
-from spark_group_source.auth.tokens import ClientCredentials, FileTokens, FunctionTokens, MskIamTokens
+from spark_group_source.auth.tokens import FileTokens, FunctionTokens
 from spark_group_source.errors import OptionError
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.text import Secret
@@ -82,7 +85,7 @@ def test_java_options_reach_the_token_provider(authority: Authority) -> None:
     java |= {f"kafka.sasl.oauthbearer.{name}": text for name, text in claims.items()}
     tls = Tls(ca_file=str(authority.file), in_login_line=True)
     extensions = (("identityPoolId", "pool-1"), ("logicalCluster", "lkc-1"))
-    header, times, window = True, (1.0, 2.0, 0.3, 4.0), tokens.RefreshWindow(0.75, 0.1, 30.0, 120.0)
+    header, times, window = True, (1.0, 2.0, 0.3, 4.0), RefreshWindow(0.75, 0.1, 30.0, 120.0)
     assert provider(ENDPOINT | java | line(login)) == ClientCredentials(
         URL, "orders", Secret("s3cret"), tls, "a b", extensions, header, *times, window, "azp", "scp"
     )

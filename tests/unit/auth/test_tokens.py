@@ -9,7 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from spark_group_source.auth.tokens import FileTokens, FunctionTokens, RefreshWindow, Token
+from spark_group_source.auth.oauth.token import RefreshWindow
+from spark_group_source.auth.tokens import FileTokens, FunctionTokens, Token
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, OptionError
 from tests.unit.wire_options import LONG, after
 

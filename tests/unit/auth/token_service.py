@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from spark_group_source.auth.tokens import ClientCredentials
+from spark_group_source.auth.oauth.client import ClientCredentials
 from spark_group_source.text import Secret
 
 SECRET = "s3cret&/=ä"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import urllib.parse
 
 from spark_group_source.text import Secret
 
@@ -11,28 +10,6 @@ _PACKAGE = "org.apache.kafka.common.security.oauthbearer."
 
 
 _FUNCTION = "set 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens"
-
-
-def endpoint_url(text: str) -> str:
-    """The URL of a token endpoint, or of a file with a token."""
-    url = text.strip()
-    problem = ValueError("an https, http or file URL, for example https://login.example.com/oauth2/token")
-    try:
-        parts = urllib.parse.urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        raise problem from None
-    scheme = parts.scheme
-    if not url.isascii() or re.search(r"\s", url) or scheme not in ("https", "http", "file"):
-        raise problem
-    if scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-            raise ValueError("a file URL with an absolute path, for example file:///var/run/secrets/kafka/token")
-        if "?" in url or "#" in url:
-            raise ValueError("a file URL in which %3F stands for a question mark, and %23 for a hash sign")
-    elif not parts.hostname or "@" in parts.netloc:
-        raise problem
-    return f"{scheme}:{url.partition(':')[2]}"
 
 
 def _java_class(text: str, names: tuple[str, ...], otherwise: str) -> str:

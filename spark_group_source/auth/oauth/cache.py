@@ -1,0 +1,226 @@
+"""The token that this process keeps. All connections share it, and a thread renews it before its end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_group_source.auth.oauth.token import EXPIRY_MARGIN, IssuedToken, RefreshWindow
+from spark_group_source.clock import WARN_EVERY, Backoff, Clock, Deadline, LogEvery, monotonic
+from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError
+from spark_group_source.text import Secret
+from spark_group_source.wire.security import ExportedToken
+from spark_group_source.wire.waiting import JOIN_INTERVAL, sleep
+
+log = logging.getLogger(__name__)
+
+
+IDLE_TIMEOUT = 3600.0
+"""How many seconds without a new connection end the renewals, for example in a process whose query has ended."""
+
+
+_REACH_ENDPOINT = "Check that this machine can reach it, and that it answers within seconds."
+
+
+_THREADS = "Raise the limit of threads or processes of this user or container."
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Kept:
+    """``usable_until`` is shortly before the token's end."""
+
+    text: str
+    usable_until: float
+    refresh_at: float
+
+
+class TokenCache:
+    """The token of one provider in this process. Caller: any thread.
+
+    All requests run in one thread, so that one request serves all connections, and one that hangs blocks one thread.
+
+    Args:
+        request: asks for a token, and takes a limited time; gets whether an earlier request succeeded.
+        name: names the provider in errors and log lines.
+        backoff: the first and the maximum seconds between requests that fail.
+    """
+
+    def __init__(
+        self,
+        request: Callable[[bool], IssuedToken],
+        name: str,
+        window: RefreshWindow,
+        backoff: tuple[float, float],
+        clock: Clock = monotonic,
+    ) -> None:
+        self._request = request
+        self._name = name
+        self._window = window
+        self._backoff_limits = backoff
+        self._clock = clock
+        # Guards everything below.
+        self._condition = threading.Condition()
+        self._running = False
+        self._requesting = False
+        self._requested_at = 0.0
+        self._kept: _Kept | None = None
+        self._answers = 0
+        self._error: GroupSourceError | None = None
+        self._failures = 0
+        self._backoff = Backoff(*backoff)
+        self._retry_at = 0.0
+        self._used_at = clock()
+        self._warnings = LogEvery(WARN_EVERY, clock)
+
+    def fetch(self, deadline: Deadline) -> str:
+        """Returns the kept token; waits for a new one only if none is valid.
+
+        Raises:
+            DeadlineExceeded: no answer came in time.
+            GroupSourceError: the last request failed; until the backoff has passed, without another request.
+            Interrupted: the deadline's wakeup was set first.
+        """
+        with self._condition:
+            self._used_at = self._clock()
+            answers = self._answers
+            while True:
+                kept = self._valid()
+                if kept is not None:
+                    if self._clock() >= kept.refresh_at:
+                        self._ensure_running()
+                    return kept.text
+                backing_off = not self._requesting and self._clock() < self._retry_at
+                if self._error is not None and (backing_off or self._answers != answers):
+                    raise type(self._error)(self._error.happened, self._error.action) from self._error
+                self._ensure_running()
+                if deadline.expired():
+                    raise DeadlineExceeded(f"{self._name} did not answer in time.", _REACH_ENDPOINT)
+                self._condition.wait(min(JOIN_INTERVAL, deadline.remaining()))
+                sleep(0.0, deadline)
+
+    def record_rejection(self, text: str) -> None:
+        """Renews the kept token early if a broker rejected it, for example because the provider changed its keys.
+
+        The token stays in use until a new one comes, because other brokers may accept it.
+        """
+        with self._condition:
+            kept = self._kept
+            if kept is None or kept.text != text:
+                return
+            # A broker that rejects every token must not cause more requests than a failing provider.
+            self._kept = _Kept(kept.text, kept.usable_until, max(self._clock(), self._retry_at))
+            self._condition.notify_all()
+
+    def export(self) -> ExportedToken | None:
+        """Returns the kept token for other processes, or ``None`` if none is valid.
+
+        This counts as a use: the tasks of a query need a token also when the driver opens no connection any more.
+        """
+        with self._condition:
+            self._used_at = now = self._clock()
+            kept, shift = self._valid(), time.time() - now
+            due = self._kept is not None and now >= max(self._kept.refresh_at, self._retry_at)
+            if due:
+                with contextlib.suppress(BrokerUnavailable):  # the next connection reports it
+                    self._ensure_running()
+            if kept is None:
+                return None
+            # The process that shares it renews it first, and shares the new one with the next task.
+            refresh_at = (kept.refresh_at + kept.usable_until) / 2
+            return ExportedToken(Secret(kept.text), kept.usable_until + shift, refresh_at + shift)
+
+    def import_(self, shared: ExportedToken) -> None:
+        """Keeps the token of another process, unless the kept one is valid for longer."""
+        with self._condition:
+            shift = self._clock() - time.time()
+            usable_until = shared.usable_until + shift
+            if usable_until > self._clock() and (self._kept is None or self._kept.usable_until < usable_until):
+                self._kept = _Kept(shared.text.text, usable_until, shared.refresh_at + shift)
+                self._error, self._failures = None, 0
+                self._condition.notify_all()
+
+    def _valid(self) -> _Kept | None:
+        kept = self._kept
+        return kept if kept is not None and self._clock() < kept.usable_until else None
+
+    def _ensure_running(self) -> None:
+        if self._running:
+            return
+        try:
+            threading.Thread(target=self._run, name="oauth-token", daemon=True).start()
+        except RuntimeError as error:
+            raise BrokerUnavailable(f"No thread for requests to {self._name}: {error}.", _THREADS) from error
+        self._running = True
+
+    def _run(self) -> None:
+        """Requests a token when one is due, until there is nothing to wait for."""
+        while True:
+            outcome = self._ask()
+            with self._condition:
+                self._record(outcome)
+                if not self._wait_until_due():
+                    self._running = False
+                    return
+
+    def _ask(self) -> IssuedToken | GroupSourceError:
+        with self._condition:
+            self._requesting, self._requested_at = True, self._clock()
+            worked_before = self._kept is not None
+        try:
+            return self._request(worked_before)
+        except GroupSourceError as error:
+            return error
+        except Exception as error:  # waiting threads must learn of any failure; its text may hold a secret
+            return BrokerUnavailable(f"A request to {self._name} failed: {type(error).__name__}.", _REACH_ENDPOINT)
+
+    def _record(self, outcome: IssuedToken | GroupSourceError) -> None:
+        now = self._clock()
+        self._requesting = False
+        self._answers += 1
+        if isinstance(outcome, IssuedToken):
+            if self._failures:
+                log.info("%s answers again after %d failed requests", self._name, self._failures)
+            log.info("%s issued a token%s for %.0f s", self._name, outcome.holder, outcome.lifetime)
+            margin = min(EXPIRY_MARGIN, outcome.lifetime / 10)
+            refresh_after = min(self._window.delay(outcome.lifetime), outcome.lifetime - 2 * margin)
+            # From the request on: the service counts from some time before its answer arrives.
+            begin = self._requested_at
+            self._kept = _Kept(outcome.text, begin + outcome.lifetime - margin, begin + refresh_after)
+            self._error, self._failures = None, 0
+            self._warnings = LogEvery(WARN_EVERY, self._clock)
+            self._backoff = Backoff(*self._backoff_limits)
+            self._retry_at = now + self._backoff_limits[1]
+        else:
+            self._error = outcome
+            self._failures += 1
+            self._retry_at = now + self._backoff.next()
+            self._warn(now)
+        self._condition.notify_all()
+
+    def _warn(self, now: float) -> None:
+        """Without a valid token the caller of :meth:`fetch` gets the error, and no warning is needed."""
+        kept = self._valid()
+        if kept is None or not self._warnings.try_acquire():
+            return
+        log.warning(
+            "%d requests for a new token failed in a row; the old token is valid for %.0f s; retrying: %s",
+            self._failures,
+            kept.usable_until - now,
+            self._error,
+        )
+
+    def _wait_until_due(self) -> bool:
+        """Waits until a request is due; returns False if only the next :meth:`fetch` needs one."""
+        while True:
+            now = self._clock()
+            if self._valid() is None or now - self._used_at > IDLE_TIMEOUT:
+                return False
+            assert self._kept is not None
+            due_at = self._retry_at if self._failures else self._kept.refresh_at
+            if now >= due_at:
+                return True
+            self._condition.wait(due_at - now)
