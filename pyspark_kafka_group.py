@@ -2,8 +2,8 @@
 
 from pyspark.sql import datasource
 
+from spark_group_source.spark.application import Application
 from spark_group_source.spark.source import GroupSource
-from spark_group_source.spark.tasks import Application
 
 if hasattr(datasource, "Filter"):  # PySpark 4.0 would not let register(spark) replace the class that it finds here
 

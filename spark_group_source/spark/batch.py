@@ -14,9 +14,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_group_source.options.source_options import SourceOptions, check_batch
+from spark_group_source.spark.application import Application
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
-from spark_group_source.spark.runner import log_to_stderr
-from spark_group_source.spark.tasks import Application, PartitionReader, TaskPlanner
+from spark_group_source.spark.runner_log import log_to_stderr
+from spark_group_source.spark.tasks import PartitionReader, TaskPlanner
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, cast
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from spark_group_source.spark.application import WRAPPER, Application
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
 from spark_group_source.spark.notifications.client import ServerAddress
 from spark_group_source.spark.schema import source_schema
-from spark_group_source.spark.tasks import WRAPPER, Application
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,12 +21,14 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupSourceError, OptionError, RetriableError
 from spark_group_source.offsets import BatchOffset, latest_offset_json
 from spark_group_source.options.source_options import SourceOptions, check_stream
+from spark_group_source.spark.application import WRAPPER, Application
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
 from spark_group_source.spark.notifications.client import NotificationClient, ServerAddress
 from spark_group_source.spark.notifications.messages import digest, source_key
-from spark_group_source.spark.runner import ignore_further_signals, leave_on_sigterm, log_to_stderr
+from spark_group_source.spark.runner import ignore_further_signals, leave_on_sigterm
+from spark_group_source.spark.runner_log import log_to_stderr
 from spark_group_source.spark.schema import to_arrow_schema
-from spark_group_source.spark.tasks import WRAPPER, Application, PartitionReader, TaskPlanner
+from spark_group_source.spark.tasks import PartitionReader, TaskPlanner
 
 if TYPE_CHECKING:
     from spark_group_source.query.driver import Driver

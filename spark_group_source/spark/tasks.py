@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.offsets import OffsetRange
+from spark_group_source.spark.application import Application
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
 from spark_group_source.spark.python_worker import prepare_for_next_task
 from spark_group_source.spark.schema import to_arrow_schema
@@ -21,24 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_group_source.options.source_options import SourceOptions
-
-CLIENT_ID_LENGTH = 150
-"""Maximum length of the part of a client id that names the application and the topics, in characters."""
-
-
-WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
-"""With it, Spark itself bounds AvailableNow runs of sources that cannot, as of all Python sources of PySpark 4.1."""
-
-
-class Application(NamedTuple):
-    """The Spark application that a query runs in."""
-
-    name: str = "pyspark"
-    id: str = ""
-    encrypts_files: bool = False
-    """Whether Spark encrypts its temporary files. Then this source writes none."""
-    wraps_available_now: bool = False
-    """Whether Spark has the setting :data:`WRAPPER` on."""
 
 
 class TaskPartition(InputPartition):
@@ -80,6 +63,10 @@ class TaskPlanner:
             )
             for task in tasks
         ]
+
+
+CLIENT_ID_LENGTH = 150
+"""Maximum length of the part of a client id that names the application and the topics, in characters."""
 
 
 def _client_id(options: SourceOptions, application: Application) -> str:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from spark_group_source.options.parsing import parse_options
+from spark_group_source.spark.application import Application
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
-from spark_group_source.spark.tasks import Application
 
 POLL_S = 0.02
 ADMISSION = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None

@@ -19,9 +19,9 @@ from spark_group_source.clock import Deadline
 from spark_group_source.fetch import cluster_pool
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
+from spark_group_source.spark.application import Application
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
-from spark_group_source.spark.tasks import Application
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from tests.drivers import drivers

@@ -12,10 +12,11 @@ from spark_group_source.errors import CommitFailed, DataLoss, GroupError, Option
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.source_options import SourceOptions
+from spark_group_source.spark.application import Application
 from spark_group_source.spark.notifications.client import ServerAddress
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
-from spark_group_source.spark.tasks import Application, TaskPartition
+from spark_group_source.spark.tasks import TaskPartition
 from tests.simulation.aims import COMPLETES, HAS_PLANNED, PLANS, READS, REPORTS, STARTS, STOPS
 from tests.simulation.network import Connection
 from tests.simulation.scheduler import Event, Process, Scheduler, Thread

@@ -11,10 +11,11 @@ from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
 from spark_group_source.options.unsupported_names import UNSUPPORTED
+from spark_group_source.spark.application import Application
 from spark_group_source.spark.batch import GroupBatchReader
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
-from spark_group_source.spark.tasks import Application, TaskPartition, TaskPlanner
+from spark_group_source.spark.tasks import TaskPartition, TaskPlanner
 from tests.fake import FakeKafka
 from tests.unit.options.test_options import GOOD, PATTERN
 

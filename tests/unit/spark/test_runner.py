@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_group_source.spark.runner import DriverStderr
+from spark_group_source.spark.runner_log import DriverStderr
 from tests.unit.new_process import run_python
 
 RUNNERS = """
@@ -20,7 +20,7 @@ import logging, os, signal, sys
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver
 from spark_group_source.spark import stream
-from spark_group_source.spark.tasks import Application
+from spark_group_source.spark.application import Application
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
 

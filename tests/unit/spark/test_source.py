@@ -24,9 +24,9 @@ from pyspark.sql.types import (
 
 from spark_group_source.errors import OptionError
 from spark_group_source.records.columns import ALL_COLUMNS
+from spark_group_source.spark.application import Application
 from spark_group_source.spark.schema import source_schema, to_arrow_schema
 from spark_group_source.spark.source import register
-from spark_group_source.spark.tasks import Application
 
 
 class Session:

@@ -18,12 +18,12 @@ from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver
 from spark_group_source.spark import stream
+from spark_group_source.spark.application import Application
 from spark_group_source.spark.notifications.client import ServerAddress
 from spark_group_source.spark.notifications.messages import Rejection, digest, source_key
 from spark_group_source.spark.notifications.server import NotificationServer
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
-from spark_group_source.spark.tasks import Application
 
 OPTIONS = {"kafka.bootstrap.servers": "b:9092", "kafka.group.id": "g", "subscribe": "t"}
 TIMEOUT_S = 30.0
