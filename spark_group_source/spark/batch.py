@@ -53,7 +53,7 @@ class GroupBatchReader(PartitionReader, DataSourceReader):
 
             log_to_stderr()
             if self._ignored:
-                log.warning("ignored, as a batch query has no use for them: %s", ", ".join(self._ignored))
+                log.warning("ignoring options that a batch query does not use: %s", ", ".join(self._ignored))
             identity = ClusterIdentity()
             ranges = plan(self._task_planner.options, identity=identity)
             self._partitions = self._task_planner.plan(ranges, identity.id)

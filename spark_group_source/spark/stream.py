@@ -229,7 +229,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
                 self._joined_driver(self._position.offset).complete(self._position.offset)
         except RetriableError as error:
             log.warning(
-                "group %s: the completed batch will be committed when the next one is planned: %s",
+                "group %s: cannot commit the completed batch, next try when Spark plans the next batch: %s",
                 self._options.group.group_id,
                 error,
             )

@@ -99,10 +99,10 @@ class NotificationClient:
             try:
                 self._socket = connect(str(self._path))
             except FileNotFoundError:
-                log.info("reports of completed batches end with their application: each plan commits the batch before")
+                log.info("the user's process reports no more batches: each is committed when Spark plans the next one")
                 return
             except OSError as error:
-                log.debug("the reports of completed batches cannot be reached: %s", error)
+                log.debug("cannot connect to the user's process: %s", error)
                 remove_if_dead(self._path)
         self._socket.close()  # close() may have seen only the one before
 

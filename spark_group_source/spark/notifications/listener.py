@@ -1,9 +1,9 @@
-"""Learns in the user's process which queries start and which batches Spark has completed: listeners in the JVM.
+"""Learns in the user's process which queries start and which batches Spark completes, from listeners in the JVM.
 
 The listeners are objects of the JVM that put the id of each query that starts, and the JSON of each progress, into a
-queue. The thread named ``kafka-group-progress`` takes them from there. A listener in Python would be called on the
-thread of each query that starts, and py4j keeps a thread and two sockets for each of these threads. Here Spark never
-waits for Python, and a full queue drops events, as Spark's own queue does.
+queue. The thread ``kafka-group-progress`` takes them from there. Spark would call a listener in Python on the thread of
+each query that starts, and py4j keeps a thread and two sockets for each of these threads. With the queue Spark never
+waits for Python; a full queue drops events, as Spark's own queue does.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ CAPACITY = 10_000
 """Maximum events that wait for this process."""
 
 POLL_S = 10
-"""Seconds after which the thread looks whether Spark was stopped."""
+"""Seconds between two checks whether Spark was stopped."""
 
 DRAIN_TIMEOUT_MS = 1000
-"""Maximum milliseconds until Spark has delivered its events, for a query that ends."""
+"""How long a query that ends waits until Spark has delivered its events, in milliseconds."""
 
 LISTENER = "org.apache.spark.sql.streaming.PythonStreamingQueryListener"
 
@@ -105,14 +105,14 @@ class CompletionListener:
                 else:
                     self._check_started(event)
         except Exception as error:  # the JVM is gone, or py4j's connection to it
-            log.info("reports of completed batches end with Spark's JVM: %r", error)
+            log.info("Spark's JVM has ended, and with it the reports of completed batches: %r", error)
 
     def _check_started(self, query_id: str) -> None:
         try:
             for query in self._active(query_id):
                 self._started_queries.started(query)
         except Exception as error:  # Spark's plans are no public API; batches must be reported all the same
-            log.debug("the sources of query %s are unknown: %s", query_id, error)
+            log.debug("cannot check the sources of query %s: %s", query_id, error)
 
     def _running(self) -> set[str]:
         """The ids of the runs of all queries that have not ended."""
@@ -135,7 +135,9 @@ class CompletionListener:
         try:
             self._report(json.loads(event))
         except Exception as error:  # one query's progress must not end the reports of the others
-            log.warning("a completed batch is not reported, and is committed when the next one is planned: %r", error)
+            log.warning(
+                "cannot report a completed batch, which is committed when Spark plans the next batch: %r", error
+            )
 
     def _report(self, progress: dict[str, Any]) -> None:
         """Spark has completed a batch, and its commit log shows it unless the query tracks progress asynchronously."""

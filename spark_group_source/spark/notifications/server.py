@@ -113,7 +113,7 @@ class NotificationServer:
             try:
                 self._selector.register(reader, selectors.EVENT_READ)
             except OSError as error:
-                log.debug("a reader cannot be served: %s", error)
+                log.debug("cannot serve a reader: %s", error)
                 reader.close()
             else:
                 self._readers.add(reader)
@@ -125,8 +125,8 @@ class NotificationServer:
         self._resumes_at = monotonic() + ACCEPT_PAUSE
         if self._warnings.try_acquire():
             log.warning(
-                "a query cannot connect to be notified of completed batches, and commits each when Spark plans the next"
-                " one; still retrying: %s",
+                "cannot accept the connection of a query, still retrying. Meanwhile the query commits each batch when"
+                " Spark plans the next one: %s",
                 error,
             )
 
@@ -175,7 +175,7 @@ class NotificationServer:
             if reader.send(message) == len(message):
                 return
         except OSError as error:
-            log.debug("a reader cannot be reached any more: %s", error)
+            log.debug("cannot send to a reader: %s", error)
         self._drop(reader)
 
     def _drop(self, reader: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Has Spark's completed batches reported to readers: one server in the user's process, one listener in the JVM.
+"""Sets up the reports of completed batches: one server in the user's process, one listener in Spark's JVM.
 
 Spark tells a reader that a batch is complete only when it plans the next one: with ``processingTime="10 minutes"`` ten
 minutes later. A query listener (:mod:`.listener`) learns this at once, after Spark has written its commit
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 _lock = threading.Lock()
 _servers: list[NotificationServer] = []
 _listeners: list[CompletionListener] = []
-"""The server of this process and the listener of its application, made by the first session. Guarded by ``_lock``."""
+"""The server of this process and the listener of its application. ``_lock`` guards both."""
 
 
 def report_completed_batches(spark: SparkSession) -> ServerAddress:
-    """Has completed batches of this session's queries reported; returns the socket for its readers.
+    """Starts the reports of completed batches for the queries of a session; returns the server's address for readers.
 
-    There is none under Spark Connect, whose server runs elsewhere, and on systems without Unix sockets. Then a batch is
-    committed when Spark plans the next one.
+    No reports are possible under Spark Connect, whose server runs elsewhere, and on systems without Unix sockets. Then
+    the source commits a batch when Spark plans the next one.
     """
     try:
         from pyspark import SparkContext
@@ -51,13 +51,13 @@ def report_completed_batches(spark: SparkSession) -> ServerAddress:
             _listeners[-1].server = server
             _listeners[-1].listen(streams)
         return address
-    except Exception as error:  # other kinds of sessions and JVMs lack some of this, and a query works without
-        log.info("completed batches are not reported, as this session offers no listener: %r", error)
+    except Exception as error:  # other kinds of sessions and JVMs lack parts of this, and queries work without it
+        log.info("cannot report completed batches, because this session offers no listener: %r", error)
         return ServerAddress(missing=f"this session offers no listener for completed batches: {error!r}")
 
 
 def _server() -> tuple[NotificationServer | None, ServerAddress]:
-    """The server of this process, which later sessions share; ``None`` if there can be none."""
+    """The server of this process, or ``None`` if it cannot be created, and its address. Sessions share it."""
     is_forked_child = _servers and _servers[-1].process != os.getpid()
     if is_forked_child:
         _servers.clear()  # the parent has the threads
@@ -69,7 +69,7 @@ def _server() -> tuple[NotificationServer | None, ServerAddress]:
     try:
         server = NotificationServer(_drain, _rejection)
     except OSError as error:
-        return None, ServerAddress(missing=f"completed batches cannot be reported: {error}")
+        return None, ServerAddress(missing=f"cannot report completed batches: {error}")
     _servers.append(server)
     atexit.register(server.close)
     return server, ServerAddress(server.path)

@@ -187,7 +187,7 @@ def test_a_completion_without_brokers_is_repeated_at_the_next_batch(
     reader.latestOffset(reader.initialOffset())
     fake(reader).error = BrokerUnavailable("No broker.")
     report(reader, batch(0, 3))
-    assert "will be committed when the next one is planned" in caplog.text
+    assert "next try when Spark plans the next batch" in caplog.text
     fake(reader).error = None
     assert reader.latestOffset(logged(batch(0, 3))) == batch(3, 5).as_json()
     assert fake(reader).completed == [batch(0, 3)]
