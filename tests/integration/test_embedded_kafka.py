@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.testing import EmbeddedKafka, broker
+from spark_group_source.testing import EmbeddedKafka, broker_cluster
 from spark_group_source.testing.errors import EmbeddedKafkaError
 from spark_group_source.testing.ports import free_ports
 
@@ -161,7 +161,7 @@ def test_a_cluster_replaces_ports_in_use_has_a_port_for_each_listener_and_leaves
 
     taken = int(kafka.bootstrap_servers.split(":")[1])
     choices = iter([[taken, *free_ports(2)]])
-    monkeypatch.setattr(broker, "free_ports", lambda count: next(choices, None) or free_ports(count))
+    monkeypatch.setattr(broker_cluster, "free_ports", lambda count: next(choices, None) or free_ports(count))
     plain = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="pw";'
     config = {
         "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN",
