@@ -20,7 +20,7 @@ from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.java import java_command
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 
 RUNS = 3
 MAX_RECORDS = 400_000

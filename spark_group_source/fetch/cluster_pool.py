@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from spark_group_source.clock import monotonic
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.identity import ClusterIdentity
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from spark_group_source.errors import UNKNOWN_TOPIC_ID, BrokerError, ProtocolErr
 from spark_group_source.offsets import UNKNOWN_EPOCH, TopicPartition
 from spark_group_source.varints import decode_unsigned
 from spark_group_source.wire import versions
-from spark_group_source.wire.connection import after_tags
 from spark_group_source.wire.leaders import HEALED_BY_NEW_METADATA
+from spark_group_source.wire.response import after_tags
 
 
 class FetchErrorAction(Enum):

@@ -32,7 +32,8 @@ from spark_group_source.records.decode import Decoder
 from spark_group_source.text import some
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.connection import Connection, Response
+from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.response import Response
 from spark_group_source.wire.waiting import poll_readable
 
 log = logging.getLogger(__name__)

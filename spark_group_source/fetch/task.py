@@ -9,7 +9,7 @@ import pyarrow as pa
 from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.wire.security import ExportedToken
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.identity import ClusterIdentity
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 
 MAX_BYTES = 1024 * 1024
 """Maximum size in bytes of one response, unless a single record batch is larger."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from spark_group_source.group.current_coordinator import CurrentCoordinator
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 
 
 @dataclass(frozen=True, slots=True)

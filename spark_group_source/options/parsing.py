@@ -33,7 +33,7 @@ from spark_group_source.options.unsupported_names import unsupported_option
 from spark_group_source.options.values import FOREVER, MAX_INT32
 from spark_group_source.spelling import nearest
 from spark_group_source.text import quoted
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 
 _RELATED = (
     ("group.heartbeat_interval", "group.session_timeout", 3),

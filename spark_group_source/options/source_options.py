@@ -23,7 +23,7 @@ from spark_group_source.options.offset_specs import (
 
 if TYPE_CHECKING:
     from spark_group_source.group.settings import GroupSettings
-    from spark_group_source.wire.settings import WireOptions
+    from spark_group_source.wire.wire_options import WireOptions
 
 
 @dataclass(frozen=True, slots=True)

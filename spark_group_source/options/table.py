@@ -73,7 +73,7 @@ from spark_group_source.options.values import (
     warn_or_fail,
     wire_name,
 )
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 
 PARTS: dict[str, type[Any]] = {
     "": SourceOptions,

@@ -13,7 +13,7 @@ from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.query.topics import unreadable
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from spark_group_source.clock import Clock
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.offsets import OffsetRange, Offsets, TopicPartition
 from spark_group_source.wire.identity import ClusterIdentity
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 
 log = logging.getLogger(__name__)
 

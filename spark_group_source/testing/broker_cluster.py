@@ -269,7 +269,7 @@ class BrokerCluster:
         from kafka.protocol.metadata import MetadataRequest
 
         from spark_group_source.wire.connection import Connection
-        from spark_group_source.wire.settings import WireOptions
+        from spark_group_source.wire.wire_options import WireOptions
 
         port = self._ports[node, "PLAINTEXT"]
         deadline = Deadline.after(ANSWER_TIMEOUT_S)

@@ -26,12 +26,11 @@ from spark_group_source.errors import (
 from spark_group_source.wire import versions, waiting
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.connections import Connections
-from spark_group_source.wire.failures import Address
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.metadata import Broker, Metadata, Topic, build_request, check_response, parse_response
-from spark_group_source.wire.reachability import FIRST_PATIENCE, SERVERS
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.reachability import FIRST_PATIENCE, SERVERS, Address
 from spark_group_source.wire.waiting import Result
+from spark_group_source.wire.wire_options import WireOptions
 
 READ, DESCRIBE = 3, 8
 """Operations on a topic: org.apache.kafka.common.acl.AclOperation. READ implies DESCRIBE."""

@@ -3,16 +3,11 @@
 This package frames messages itself. It receives a response into one buffer of its size, and decoded records may point
 into that buffer, so nothing copies fetched records. Every wait has a deadline. After any failure the connection
 closes, because a late response must never pass for the response to the next request.
-
-**Throttling** (KIP-219): a client that exceeds a quota gets its response at once, with a throttle time. The broker
-reads the next request after that time. A request sent earlier would time out, and its connection be replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import struct
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +16,7 @@ from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
-from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery, monotonic
+from spark_group_source.clock import Deadline, monotonic
 from spark_group_source.errors import (
     UNSUPPORTED_VERSION,
     AuthenticationFailed,
@@ -31,231 +26,14 @@ from spark_group_source.errors import (
     ProtocolError,
     RetriableError,
 )
-from spark_group_source.varints import decode_unsigned
 from spark_group_source.wire import sockets, tcp, versions
+from spark_group_source.wire.frames import MAX_FRAME, FrameReader
 from spark_group_source.wire.reachability import ADDRESSES
+from spark_group_source.wire.response import Response, correlation_id, header_size
 from spark_group_source.wire.security import SignIn
-from spark_group_source.wire.settings import WireOptions
-from spark_group_source.wire.waiting import Interrupted, sleep, wait_ready
-
-log = logging.getLogger(__name__)
-
-
-class Throttle:
-    """The throttling of one connection.
-
-    Args:
-        peer: names the broker in errors.
-    """
-
-    def __init__(self, peer: str, clock: Clock = monotonic) -> None:
-        self._peer = peer
-        self._clock = clock
-        self._until = 0.0
-        self._warnings = LogEvery(WARN_EVERY, clock)
-
-    def record(self, seconds: float) -> None:
-        """Notes the throttle time of a response."""
-        if seconds <= 0:
-            return
-        self._until = max(self._until, self._clock() + seconds)
-        if self._warnings.try_acquire():
-            log.warning("broker %s throttles this client, now for %.1f s: a quota is exceeded", self._peer, seconds)
-
-    def remaining(self) -> float:
-        """Returns the seconds until the broker reads again."""
-        return max(0.0, self._until - self._clock())
-
-    def wait(self, request: str, deadline: Deadline) -> None:
-        """Waits until the broker reads again.
-
-        Raises:
-            DeadlineExceeded: at once, if the broker does not read again before the deadline.
-            Interrupted: the deadline's wakeup was set first.
-        """
-        remaining = self.remaining()
-        if remaining == 0.0:
-            return
-        if deadline.remaining() < remaining:
-            raise DeadlineExceeded(
-                f"{request} was not sent: broker {self._peer} throttles this client for another {remaining:.1f} s.",
-                "Raise the brokers' quota for this user or client id.",
-            )
-        sleep(remaining, deadline)
-
-
-MAX_FRAME = 2**30
-"""Maximum size of a response in bytes: larger than any sensible fetch, smaller than a broken length may claim."""
-
-MAX_FRAME_BEFORE_SIGN_IN = 2**20
-"""Maximum size of a response before the connection is authenticated. Such responses are small, and memory must not be
-allocated for whoever answers at an address. A TLS alert of a listener would claim about 350 MB."""
-
-_TOO_LARGE = (
-    "Since a fetch asks for less, the response holds a single record batch of that size. Lower 'max.message.bytes' of"
-    " the topic, or 'message.max.bytes' of the brokers, so that producers write smaller batches. To skip the batch,"
-    " commit an offset after it for the group."
-)
-_NO_KAFKA = "Is it a Kafka broker? If the listener uses TLS, set 'kafka.security.protocol' to SSL or SASL_SSL."
-
-_SIZE = struct.Struct(">i")
-
-
-class FrameReader:
-    """Receives one response at a time, each into a buffer of its size. It can resume after an interrupted wait.
-
-    Args:
-        peer: names the broker in errors.
-    """
-
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
-        self.max_frame = MAX_FRAME_BEFORE_SIGN_IN
-        self._size = bytearray(_SIZE.size)
-        self._frame: memoryview | None = None
-        self._received = 0
-        self._buffer = bytearray()
-        self._spare_buffer = bytearray()
-
-    def receive(self, sock: socket, deadline: Deadline) -> tuple[memoryview, bytearray]:
-        """Returns the next response without its length, and the buffer that holds it.
-
-        Raises:
-            TimeoutError: the response is not complete at the deadline.
-            OSError: the connection broke, or the broker closed it.
-            ProtocolError: the length is impossible.
-            Interrupted: the deadline's wakeup was set first.
-        """
-        while True:
-            target = memoryview(self._size) if self._frame is None else self._frame
-            while self._received < len(target):
-                self._received += _receive_into(sock, target[self._received :], deadline)
-                # A broker that sends a byte now and then never lets one operation time out. A response that is
-                # complete by now is accepted: it may have arrived while this thread waited for another broker.
-                if self._received < len(target) and deadline.expired():
-                    raise TimeoutError
-            self._received = 0
-            if self._frame is not None:
-                frame, self._frame = self._frame, None
-                return frame, self._buffer
-            (size,) = _SIZE.unpack(self._size)
-            self._frame = self._allocate(size)
-
-    def reuse(self, buffer: bytearray) -> None:
-        """Receives a later response into ``buffer``, which nothing may use any more.
-
-        The system would clear and page in fresh memory for each fetch of some MB.
-        """
-        if len(buffer) > len(self._spare_buffer):
-            self._spare_buffer = buffer
-
-    def release_buffers(self) -> None:
-        """Frees the buffers that are kept for later responses."""
-        self._spare_buffer = bytearray()
-        if self._frame is None:
-            self._buffer = bytearray()
-
-    def _allocate(self, size: int) -> memoryview:
-        if not _SIZE.size <= size <= self.max_frame:
-            raise self._impossible_size(size)
-        self._buffer, self._spare_buffer = self._spare_buffer, bytearray()
-        if len(self._buffer) < size:
-            self._buffer = bytearray(size)
-        return memoryview(self._buffer)[:size]
-
-    def _impossible_size(self, size: int) -> ProtocolError:
-        happened = f"Broker {self._peer} announces a response of {size} bytes"
-        # A length before the sign-in, or any length from an HTTP server, may be text or part of another protocol.
-        if size > MAX_FRAME and self.max_frame == MAX_FRAME and self._size != b"HTTP":
-            return ProtocolError(f"{happened}; this source receives at most {MAX_FRAME}.", _TOO_LARGE)
-        return ProtocolError(f"{happened}.", _NO_KAFKA)
-
-
-def _receive_into(sock: socket, target: memoryview, deadline: Deadline) -> int:
-    if deadline.wakeup is None:
-        sockets.set_timeout(sock, deadline)
-        received = sock.recv_into(target)
-    else:
-        received = _receive_interruptibly(sock, target, deadline)
-    if received == 0:
-        raise ConnectionResetError("the broker closed the connection")
-    return received
-
-
-def _receive_interruptibly(sock: socket, target: memoryview, deadline: Deadline) -> int:
-    while True:
-        if not sockets.has_decrypted_bytes(sock) and not wait_ready(sock.fileno(), deadline):
-            raise TimeoutError
-        # No wait in recv_into: the bytes may be a part of a TLS record, and the rest may never come.
-        sock.settimeout(0)
-        with contextlib.suppress(*sockets.not_ready_errors(sock)):
-            return sock.recv_into(target)
-
-
-_CORRELATION_ID = _THROTTLE_TIME = struct.Struct(">i")
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """An undecoded response. ``body`` begins after the response header and points into ``buffer``."""
-
-    request: Any
-    body: memoryview
-    buffer: bytearray
-
-    def decode(self) -> Any:
-        """Decodes to kafka-python's message. Raises any exception if the bytes are malformed."""
-        response_class = _response_class(self.request)
-        if self.request.API_KEY == ApiVersionsRequest.API_KEY and self.body[:2] == _UNSUPPORTED:
-            return response_class[0].decode(self.body)  # whatever the request had (KIP-511)
-        return response_class.decode(self.body)
-
-    def throttle_time(self) -> float:
-        """Returns how many seconds the broker will not read from this connection (KIP-219)."""
-        if not versions.answered_before_throttle(self.request) or len(self.body) < _THROTTLE_TIME.size:
-            return 0.0
-        (milliseconds,) = _THROTTLE_TIME.unpack_from(self.body)
-        return max(0.0, float(milliseconds) / 1000)
-
-
-def correlation_id(frame: memoryview) -> int:
-    """Returns the correlation id of the request that this response belongs to."""
-    number: int = _CORRELATION_ID.unpack_from(frame)[0]
-    return number
-
-
-def header_size(request: Any, frame: memoryview) -> int | None:
-    """Returns the size in bytes of the response header, or ``None`` if the header is malformed.
-
-    The header is the correlation id. In flexible versions tagged fields follow, which the source skips.
-    """
-    flexible = _response_class(request).flexible_version_q(request.API_VERSION)
-    # ApiVersions keeps the old header in all versions, so that brokers can respond to versions they do not know.
-    if request.API_KEY == ApiVersionsRequest.API_KEY or not flexible:
-        return _CORRELATION_ID.size
-    try:
-        return after_tags(frame, _CORRELATION_ID.size)
-    except (IndexError, ValueError):
-        return None
-
-
-def after_tags(frame: memoryview, at: int) -> int:
-    """Returns where the tagged fields end. The frame bounds them, so their count needs no limit of its own."""
-    count, at = decode_unsigned(frame, at)
-    for _ in range(count):
-        _, at = decode_unsigned(frame, at)
-        size, at = decode_unsigned(frame, at)
-        at += size
-        if at > len(frame):
-            raise ValueError("a tagged field ends after the frame")
-    return at
-
-
-def _response_class(request: Any) -> Any:
-    return request.header.get_response_class()
-
-
-_UNSUPPORTED = UNSUPPORTED_VERSION.to_bytes(2, "big")
+from spark_group_source.wire.throttle import Throttle
+from spark_group_source.wire.waiting import Interrupted, wait_ready
+from spark_group_source.wire.wire_options import WireOptions
 
 _CHECK_SASL = (
     "Check the port in 'kafka.bootstrap.servers'. If the listener requires SASL, set 'kafka.security.protocol' to"

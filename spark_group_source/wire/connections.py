@@ -15,11 +15,12 @@ from spark_group_source.errors import (
 )
 from spark_group_source.wire import resolver, versions
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.failures import Address, AuthFailures, ReconnectBackoff
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.metadata import Broker
-from spark_group_source.wire.reachability import SERVERS
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.reachability import SERVERS, Address
+from spark_group_source.wire.reconnect_backoff import ReconnectBackoff
+from spark_group_source.wire.rejections import AuthFailures
+from spark_group_source.wire.wire_options import WireOptions
 
 
 class Connections:

@@ -16,9 +16,9 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.wire.reachability import ADDRESSES, Address
 from spark_group_source.wire.resolver import resolve
-from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.sockets import address
 from spark_group_source.wire.waiting import wait_any
+from spark_group_source.wire.wire_options import WireOptions
 
 KEEPALIVE = {"TCP_KEEPIDLE": 4, "TCP_KEEPALIVE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 """Seconds without traffic before the first probe (two names of one option), seconds between two probes, and lost probes

@@ -25,7 +25,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.consumer.messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka
 from tests.fake.consumer_group import ASSIGNORS, UNIFORM, Partitions, Subscriptions, uniform
 from tests.fake.server import message

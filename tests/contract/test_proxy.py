@@ -21,7 +21,7 @@ from spark_group_source.group.classic import protocol as classic_protocol
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.contract.conftest import BASES, Bench, eventually
 from tests.fake import Fault
 from tests.fake.server import REQUESTS, read_frame

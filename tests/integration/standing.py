@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from spark_group_source.testing import EmbeddedKafka
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.integration.query_process import SESSION_MS, Place
 
 

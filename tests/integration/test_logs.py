@@ -21,7 +21,7 @@ from spark_group_source.records.columns import arrow_schema
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.offset_lookup import list_offsets
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.integration.standing import wire
 
 TIMEOUT_S = 90.0

@@ -23,7 +23,7 @@ from spark_group_source.testing.java import BRIEF, java_command
 from spark_group_source.wire import tcp
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.offset_lookup import list_offsets
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.integration.standing import wire
 
 LONG = 90.0

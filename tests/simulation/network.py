@@ -12,8 +12,9 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.wire import connection
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.response import Response, header_size
 from spark_group_source.wire.waiting import Interrupted
+from spark_group_source.wire.wire_options import WireOptions
 from tests.fake.faults import Fault, respond
 from tests.simulation.scheduler import Process, Scheduler, Thread, Wakeup
 
@@ -428,7 +429,7 @@ class Connection(connection.Connection):
                     self.network.members.add(channel.process.name)
             return response
 
-    def receive_raw(self, deadline: Deadline) -> connection.Response:
+    def receive_raw(self, deadline: Deadline) -> Response:
         sent = self._in_flight[0]
         with self._close_on_failure(sent, deadline):
             channel: Any = self._open_socket()
@@ -442,11 +443,11 @@ class Connection(connection.Connection):
     def fileno(self) -> Any:
         return self._open_socket()
 
-    def _response(self, request: Any, frame: memoryview) -> connection.Response:
-        header = connection.header_size(request, frame)
+    def _response(self, request: Any, frame: memoryview) -> Response:
+        header = header_size(request, frame)
         if header is None:
             raise self._malformed_response(request)
-        return connection.Response(request, frame[header:], bytearray())
+        return Response(request, frame[header:], bytearray())
 
     def _decoded(self, request: Any, frame: memoryview) -> Any:
         try:

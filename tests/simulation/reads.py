@@ -16,7 +16,7 @@ from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka
 from tests.simulation import network, substitution
 from tests.simulation.chance import Chance

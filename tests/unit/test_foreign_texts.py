@@ -31,7 +31,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.text import MOST_CHARACTERS, Secret, names, one_line, printable, quoted
 from spark_group_source.wire import tcp
 from spark_group_source.wire.identity import ClusterIdentity
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.unit.options.test_options import GOOD
 from tests.unit.wire_options import after
 

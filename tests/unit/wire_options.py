@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spark_group_source.clock import Deadline
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka
 
 LONG = 90.0

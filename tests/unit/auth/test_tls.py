@@ -21,8 +21,8 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, OptionError
 from spark_group_source.text import Secret
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
+from spark_group_source.wire.wire_options import WireOptions
 from tests.certificates import Authority
 from tests.unit.wire.messages import answer, heartbeat
 from tests.unit.wire_options import LONG, after

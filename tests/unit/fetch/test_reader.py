@@ -29,7 +29,7 @@ from spark_group_source.records.columns import arrow_schema
 from spark_group_source.records.responses import DecodeLimits
 from spark_group_source.wire import reachability
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.connection import MAX_FRAME
+from spark_group_source.wire.frames import MAX_FRAME
 from tests.fake import FakeKafka, Fault, releases
 from tests.unit.fetch.tasks import aborted, fetched, fetches, fill, of, offsets, task, unknown
 from tests.unit.hand_clock import Hand

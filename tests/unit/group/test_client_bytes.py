@@ -30,7 +30,7 @@ from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 
 JAVAS: dict[str, str] = json.loads((Path(__file__).parents[2] / "java_bytes.json").read_text(encoding="utf-8"))
 """Bytes of Kafka 4.1.1 in hex, by name."""

@@ -20,7 +20,7 @@ from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 from tests.waiting import TIMEOUT

@@ -17,7 +17,7 @@ from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 2)
 

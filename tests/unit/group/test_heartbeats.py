@@ -14,7 +14,7 @@ from spark_group_source.group.heartbeats import PROMPT_JOINS, Heartbeats
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.unit.hand_clock import Hand
 
 

@@ -16,7 +16,7 @@ from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.rejection import explain
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 
 MEMBERS = (MemberDescription("m", "aiokafka-1", "10.0.0.1"), MemberDescription("n", "aiokafka-2", "10.0.0.2"))
 CLIENTS = "2 member(s): aiokafka-1 at 10.0.0.1, aiokafka-2 at 10.0.0.2."

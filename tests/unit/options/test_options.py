@@ -16,7 +16,7 @@ from spark_group_source.options import values
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.options.table import OPTIONS
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 
 GOOD = {"kafka.bootstrap.servers": "b1:9092", "kafka.group.id": "g", "subscribe": "t"}
 TOPICLESS = {key: text for key, text in GOOD.items() if key != "subscribe"}

@@ -33,7 +33,7 @@ from spark_group_source.query.size_samples import sample_sizes
 from spark_group_source.wire import tcp, versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.offset_lookup import _list_offsets_request
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka
 from tests.unit.options.test_option_names import VALUES, others
 from tests.unit.options.test_options import GOOD

@@ -32,7 +32,7 @@ from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.offset_tracker import UNDECIDED
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.metadata import Metadata, Topic
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.unit.hand_clock import Hand
 
 A, B, NEW = (TopicPartition("t", number) for number in range(3))

@@ -13,7 +13,7 @@ from spark_group_source.records.batches import PartitionRecords, find_record_bat
 from spark_group_source.records.columns import ALL_COLUMNS, arrow_schema
 from spark_group_source.records.decode import Decoder
 from spark_group_source.records.responses import DecodeLimits, ResponseBatches
-from spark_group_source.wire.connection import MAX_FRAME
+from spark_group_source.wire.frames import MAX_FRAME
 from tests.unit.records.build import HEADER, TP, Record, batch, decoded, framed, marker, part, resealed
 
 

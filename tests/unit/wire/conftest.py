@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka
 from tests.unit.wire_options import wire_options
 

@@ -19,10 +19,11 @@ from spark_group_source.group.consumer import messages as group_messages
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import KEEP_TOPICS, Cluster
-from spark_group_source.wire.connection import Connection, Throttle
+from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.reachability import SERVERS
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.throttle import Throttle
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
+from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
 from tests.unit.wire.messages import heartbeat

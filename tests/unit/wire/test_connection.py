@@ -20,9 +20,10 @@ from spark_group_source.auth.sasl import Sasl
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
 from spark_group_source.text import Secret
-from spark_group_source.wire.connection import MAX_FRAME_BEFORE_SIGN_IN, Connection
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.frames import MAX_FRAME_BEFORE_SIGN_IN
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
+from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka, Fault
 from tests.unit.wire.messages import answer, coordinator, encoded, framed, heartbeat
 from tests.unit.wire_options import LONG, after

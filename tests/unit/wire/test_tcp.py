@@ -18,8 +18,8 @@ from spark_group_source.wire import reachability, resolver, sockets, tcp
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.reachability import ADDRESSES, MAX_KEPT, SERVERS
-from spark_group_source.wire.settings import WireOptions
 from spark_group_source.wire.waiting import poll_readable
+from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka
 from tests.unit.wire_options import LONG, after
 

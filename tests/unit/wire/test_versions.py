@@ -14,7 +14,7 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest
 from spark_group_source.errors import ProtocolError, UnsupportedRequest
 from spark_group_source.wire import versions
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka, releases
 from tests.fake.releases import Offered
 from tests.unit.wire_options import after

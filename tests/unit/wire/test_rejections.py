@@ -1,8 +1,7 @@
-"""Brokers that fail: when a rejection is final, and how backoffs and timeouts grow."""
+"""Brokers that reject this client: which rejection is final, and for how long others are retried."""
 
 from __future__ import annotations
 
-import math
 import uuid
 from contextlib import closing
 from dataclasses import replace
@@ -12,25 +11,20 @@ import pytest
 
 from spark_group_source import grace
 from spark_group_source.auth.sasl import Sasl
-from spark_group_source.clock import JITTER, Backoff, Deadline, LogEvery
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable
 from spark_group_source.fetch import cluster_pool
 from spark_group_source.grace import GRACE_PERIOD
 from spark_group_source.text import Secret
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.failures import AuthFailures, ReconnectBackoff
-from spark_group_source.wire.settings import WireOptions
+from spark_group_source.wire.rejections import AuthFailures
+from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
-from tests.unit.wire_options import LONG, after, wire_options
+from tests.unit.wire_options import after, wire_options
 
 AUTHENTICATION_FAILED = 58
 REFUSED = AuthenticationFailed("Broker 1 refused.", "Check the password.")
-HERE = ("broker", 9092)
-OPTIONS = WireOptions(
-    (HERE,), "test", connect_timeout=4.0, connect_timeout_max=15.0, reconnect_backoff=0.05, reconnect_backoff_max=0.15
-)
+OPTIONS = WireOptions((("broker", 9092),), "test")
 
 
 def unused() -> Sasl:
@@ -170,86 +164,3 @@ def test_before_the_first_success_a_rejection_is_retried_for_the_given_time(hand
     hand.now = 60.0
     with pytest.raises(AuthenticationFailed):
         found.as_retriable(REFUSED, responded_at=None)
-
-
-@pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.8), (0.5, 1.0), (1.0, 1.2)])
-def test_each_backoff_is_twice_the_previous_within_the_jitter(chance: float, factor: float) -> None:
-    backoff = Backoff(0.1, 0.5, chance=lambda: chance)
-    expected = [0.1, 0.2, 0.4, 0.5, 0.5]
-    assert [backoff.next() for _ in expected] == pytest.approx([each * factor for each in expected])
-    backoff.reset()
-    assert backoff.next() == pytest.approx(0.1 * factor)
-    assert max(backoff.next() for _ in range(5000)) == pytest.approx(0.5 * factor), "many failures do not overflow"
-
-
-def test_each_backoff_varies_within_the_jitter() -> None:
-    backoff = Backoff(1.0, 1.0)
-    backoffs = [backoff.next() for _ in range(1000)]
-    assert len(set(backoffs)) > 900
-    assert 1 - JITTER <= min(backoffs) < 1 - JITTER / 2 < 1 + JITTER / 2 < max(backoffs) <= 1 + JITTER
-
-
-def test_a_repeated_line_is_logged_at_once_and_then_once_in_an_interval(hand: Hand) -> None:
-    lines = LogEvery(60.0, hand)
-    assert [lines.try_acquire(), lines.try_acquire()] == [True, False]
-    hand.now = 60.0
-    lines.restart()
-    hand.now = 119.9
-    assert not lines.try_acquire()
-    hand.now = 120.0
-    assert lines.try_acquire()
-
-
-def test_the_reconnect_backoff_doubles_up_to_its_maximum_and_restarts_after_a_success(hand: Hand) -> None:
-    backoff = ReconnectBackoff(OPTIONS, hand, chance=lambda: 0.5)
-    for pause in (0.05, 0.1, 0.15, 0.15):
-        backoff.check(HERE)
-        backoff.record_failure(HERE, BrokerUnavailable("It refused.", "Start it."))
-        hand.now += pause * 0.99
-        with pytest.raises(BrokerUnavailable, match=r"It refused\. Start it\."):
-            backoff.check(HERE)
-        hand.now += pause * 0.02
-    backoff.record_success(HERE)
-    backoff.record_failure(HERE, BrokerUnavailable("again"))
-    hand.now += 0.051
-    backoff.check(HERE)
-
-
-def test_the_connect_timeout_doubles_with_each_failure_up_to_its_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = []
-
-    def silent(host: str, port: int, options: WireOptions, deadline: Deadline, broker_id: int | None) -> Connection:
-        given.append(math.ceil(deadline.remaining()))
-        raise DeadlineExceeded("silence")
-
-    monkeypatch.setattr(Connection, "open", silent)
-    connections = Cluster(replace(OPTIONS, reconnect_backoff=1e-9, reconnect_backoff_max=1e-9))._connections
-    for _ in range(2000):
-        with pytest.raises(DeadlineExceeded):
-            connections.to_bootstrap(*HERE, after())
-    with pytest.raises(DeadlineExceeded):
-        connections.to_bootstrap("other", 9092, after())
-    assert given == [4, 8] + [15] * 1998 + [4]
-
-
-def test_a_broker_that_refused_a_connection_is_skipped_during_its_backoff(fake: FakeKafka) -> None:
-    with closing(Cluster(wire_options(fake, reconnect_backoff=LONG, reconnect_backoff_max=LONG))) as cluster:
-        cluster.metadata(None, after())
-        cluster.close()
-        fake.brokers[1].stop()
-        with pytest.raises(BrokerUnavailable, match="refused"):
-            cluster.connection(1, after())
-        fake.brokers[1].start()
-        with pytest.raises(BrokerUnavailable, match="refused"):
-            cluster.connection(1, after())
-        for _ in range(4):
-            assert cluster.metadata(["t"], after()).topics["t"].partitions
-
-
-def test_clients_that_failed_at_the_same_moment_reconnect_at_different_moments(hand: Hand) -> None:
-    again = set()
-    for _ in range(20):
-        backoff = ReconnectBackoff(OPTIONS, hand)
-        backoff.record_failure(HERE, BrokerUnavailable("It refused."))
-        again.add(backoff._failures[HERE].retry_at)
-    assert 0.04 <= min(again) < max(again) <= 0.06
