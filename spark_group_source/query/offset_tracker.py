@@ -32,13 +32,8 @@ lineage, and at or after the batch's end.
 
 A comment that begins with a number names the sentence of the contract (``DESIGN.md``) that its line keeps.
 
-**Lineages.** The commits of one partition form a lineage: each continues where the one before ended, whichever member
-wrote it. A new lineage begins where the partition is moved: by a commit without our tag, which its next owner finds, by
-``resetOffsetsOnStart``, by a ``startingOffsetsCallback`` that goes back, by ``restoredCheckpoint=repeat``, by the loss
-of records or of their topic. Its id is the time at which it began, in milliseconds since 1970, and greater than all ids
-that its owner knows; ``NO_LINEAGE`` is older than all. The tag of a commit carries it, and so does each range in the
-checkpoint. Every later owner can tell whether the group's committed offset is older or newer than what it logged
-itself.
+**Lineages** tell every later owner whether the group's committed offset is older or newer than what it logged itself.
+``DESIGN.md`` defines them. ``NO_LINEAGE`` is older than all.
 """
 
 from __future__ import annotations
