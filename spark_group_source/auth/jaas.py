@@ -8,10 +8,10 @@ The quoting rules are those of ``java.io.StreamTokenizer``, which Kafka's client
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_group_source.auth import msk_iam_options
-from spark_group_source.auth.msk_iam_options import IamLogin
+from spark_group_source.auth.msk_iam_options import IamLogin, iam_login
 from spark_group_source.auth.oauth.login import OAuthLogin, oauth_login
 from spark_group_source.text import Secret
 
@@ -30,6 +30,7 @@ _TOKEN = re.compile(
 )
 """A blank may be a line break that a secret store or a properties file has turned into ``\\n``: outside of quotes no
 token of Java's tokenizer has a backslash."""
+_IN_QUOTES = re.compile(r"[\s\ufeff]*[\"'`].*LoginModule")
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _FLAGS = ("required", "requisite", "sufficient", "optional")
 _PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
@@ -48,26 +49,39 @@ class PasswordLogin:
 
 
 def parse_jaas(text: str) -> PasswordLogin | OAuthLogin | IamLogin:
-    """The login of a module in any package, as some platforms rename it.
+    """Builds the login for a module in any package, because some platforms rename it.
 
     Raises:
         ValueError: the line is invalid; the message completes "It must be".
     """
-    if re.match(r"[\s\ufeff]*[\"'`].*LoginModule", text):
+    if _IN_QUOTES.match(text):
         raise ValueError(f"{EXAMPLE} (without quotes around the whole line)")
-    tokens = _tokens(text)
+    module, settings = _module_and_settings(_tokens(text))
+    if module in _PASSWORD_MODULES:
+        return _password_login(settings)
+    if module == "IAMLoginModule":
+        return iam_login(module, settings)
+    for name in settings:
+        if name.startswith("aws"):
+            return iam_login(module, settings)
+    return oauth_login(settings)
+
+
+def _module_and_settings(tokens: list[tuple[str, str]]) -> tuple[str, dict[str, str]]:
+    """The module without its package, and its settings by name."""
     if len(tokens) < 3 or tokens[-1] != ("mark", ";"):
         raise ValueError(f"{EXAMPLE} (the line must end with a semicolon)")
     module = tokens[0][1].rpartition(".")[2]
+    if module in _ALTERNATIVES:
+        raise ValueError(_ALTERNATIVES[module])
     if module not in (*_PASSWORD_MODULES, "IAMLoginModule", "OAuthBearerLoginModule"):
-        raise ValueError(_ALTERNATIVES.get(module, f"a {' or '.join(_PASSWORD_MODULES)}, {EXAMPLE}"))
+        raise ValueError(f"a {' or '.join(_PASSWORD_MODULES)}, {EXAMPLE}")
     if tokens[1][1].lower() not in _FLAGS:
         raise ValueError(f"{EXAMPLE} ('required' must follow the module's name)")
-    settings = _settings(tokens[2:-1])
-    if module == "OAuthBearerLoginModule" and not any(name.startswith("aws") for name in settings):
-        return oauth_login(settings)
-    if module not in _PASSWORD_MODULES:
-        return msk_iam_options.login(module, settings)
+    return module, _settings(tokens[2:-1])
+
+
+def _password_login(settings: Mapping[str, str]) -> PasswordLogin:
     if settings.get("tokenauth", "").lower() == "true":
         raise ValueError("a JAAS config without tokenauth, because this source does not support delegation tokens")
     if not settings.get("username") or "password" not in settings:
@@ -94,7 +108,9 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 def _unescaped(text: str) -> str:
     def plain(match: re.Match[str]) -> str:
         escaped = match[1]
-        return chr(int(escaped, 8)) if escaped[0] in "01234567" else _ESCAPES.get(escaped, escaped)
+        if escaped[0] in "01234567":
+            return chr(int(escaped, 8))
+        return _ESCAPES.get(escaped, escaped)
 
     return re.sub(r"\\([0-3]?[0-7]{1,2}|.)", plain, text, flags=re.DOTALL)
 
@@ -102,8 +118,9 @@ def _unescaped(text: str) -> str:
 def _settings(tokens: list[tuple[str, str]]) -> dict[str, str]:
     settings = {}
     for at in range(0, len(tokens), 3):
-        part = tokens[at : at + 3]
-        if [kind for kind, _ in part] != ["word", "mark", "word"] or part[1][1] != "=":
-            raise ValueError(f"{EXAMPLE} (name=value pairs must follow, with the values in double quotes)")
-        settings[part[0][1]] = part[2][1]
+        match tokens[at : at + 3]:
+            case [("word", name), ("mark", "="), ("word", value)]:
+                settings[name] = value
+            case _:
+                raise ValueError(f"{EXAMPLE} (name=value pairs must follow, with the values in double quotes)")
     return settings

@@ -27,6 +27,7 @@ _FIELDS = {
 }
 _ONLY_WITH_ROLE = ("awsRoleSessionName", "awsRoleExternalId", "awsStsRegion")
 _FLAGS = ("awsDebugCreds", "awsAddDefaultProviders")
+_KNOWN = (*_FIELDS, *_FLAGS)
 _RETRIES = "the source itself retries"
 _KEYS = "a profile holds keys: name it with awsProfileName"
 _UNSUPPORTED = {
@@ -42,7 +43,7 @@ _UNSUPPORTED = {
 
 @dataclass(frozen=True, slots=True)
 class IamLogin:
-    """The login of an IAMLoginModule; or of an OAuthBearerLoginModule, which may have the same settings."""
+    """The login of an IAMLoginModule, or of an OAuthBearerLoginModule with the same settings."""
 
     module: str
     settings: Mapping[str, str]
@@ -57,24 +58,36 @@ def check_signer() -> None:
         )
 
 
-def login(module: str, settings: Mapping[str, str]) -> IamLogin:
-    """Checks the settings of a JAAS config, and returns the login.
+def iam_login(module: str, settings: Mapping[str, str]) -> IamLogin:
+    """Builds the login for an IAMLoginModule, or for an OAuthBearerLoginModule with the same settings.
 
     Raises:
         ValueError: a setting is unknown, not supported or without effect; the message completes "It must be".
     """
     for name in settings:
-        if name in _UNSUPPORTED:
-            raise ValueError(f"a JAAS config without {name}, because {_UNSUPPORTED[name]}")
-        if name not in _FIELDS and name not in _FLAGS:
-            near = completed_or_nearest(name, [*_FIELDS, *_FLAGS])
-            raise ValueError(
-                f"a JAAS config without the unknown setting {name}"
-                + (f" (did you mean {near}?)" if near else f". Known are {', '.join([*_FIELDS, *_FLAGS])}")
-            )
+        _check_name(name)
     for name in _FLAGS:
         if settings.get(name, "true").lower() not in ("true", "false"):
             raise ValueError(f"a JAAS config in which {name} is true or false")
+    _check_providers(settings)
+    if "awsRoleArn" not in settings:
+        _check_no_settings_of_a_role(settings)
+    return IamLogin(module, settings)
+
+
+def _check_name(name: str) -> None:
+    if name in _KNOWN:
+        return
+    if name in _UNSUPPORTED:
+        raise ValueError(f"a JAAS config without {name}, because {_UNSUPPORTED[name]}")
+    near = completed_or_nearest(name, _KNOWN)
+    if near:
+        raise ValueError(f"a JAAS config without the unknown setting {name} (did you mean {near}?)")
+    raise ValueError(f"a JAAS config without the unknown setting {name}. Known are {', '.join(_KNOWN)}")
+
+
+def _check_providers(settings: Mapping[str, str]) -> None:
+    """Checks that one provider gives the credentials."""
     if settings.get("awsAddDefaultProviders", "false").lower() == "true":
         raise ValueError(
             "a JAAS config without awsAddDefaultProviders=true, because the source never falls back to the default"
@@ -85,40 +98,53 @@ def login(module: str, settings: Mapping[str, str]) -> IamLogin:
             "a JAAS config with awsProfileName or awsRoleArn, not both. To assume a role with the keys of a profile,"
             " set role_arn and source_profile in a profile of ~/.aws/config, and name that profile"
         )
+
+
+def _check_no_settings_of_a_role(settings: Mapping[str, str]) -> None:
     for name in _ONLY_WITH_ROLE:
-        if name in settings and "awsRoleArn" not in settings:
+        if name in settings:
             raise ValueError(f"a JAAS config without {name}, because it has no effect without awsRoleArn")
-    return IamLogin(module, settings)
 
 
-def msk_iam_tokens(bootstrap_servers: tuple[tuple[str, int], ...], login: IamLogin | None) -> MskIamTokens:
+def msk_iam_tokens(bootstrap_servers: tuple[tuple[str, int], ...], settings: Mapping[str, str]) -> MskIamTokens:
     """Returns the provider of tokens for a cluster.
+
+    Args:
+        settings: those of the JAAS config.
 
     Raises:
         OptionError: the region of the cluster is not known.
     """
-    settings = {} if login is None else login.settings
-    fields = {field: settings[name] for name, field in _FIELDS.items() if name in settings}
+    fields = {}
+    for name, field in _FIELDS.items():
+        if name in settings:
+            fields[field] = settings[name]
     return MskIamTokens(
-        region=_region([host for host, _ in bootstrap_servers], fields.get("profile")),
+        region=_region(bootstrap_servers, fields.get("profile")),
         log_identity=settings.get("awsDebugCreds", "").lower() == "true",
         **fields,
     )
 
 
-def _region(hosts: list[str], profile: str | None) -> str:
-    """The region of the cluster. It is looked up on the driver only, and travels with the tasks."""
-    found = sorted({match[1] for host in hosts if (match := _REGION_IN_HOST.search(host.lower() + "."))})
+def _region(bootstrap_servers: tuple[tuple[str, int], ...], profile: str | None) -> str:
+    """The region of the cluster. Only the driver looks it up, and it travels with the tasks."""
+    found = set()
+    for host, _ in bootstrap_servers:
+        match = _REGION_IN_HOST.search(host.lower() + ".")
+        if match is not None:
+            found.add(match[1])
     if len(found) > 1:
         raise OptionError(
-            f"Option 'kafka.bootstrap.servers' has brokers in the regions {' and '.join(found)}.",
+            f"Option 'kafka.bootstrap.servers' has brokers in the regions {' and '.join(sorted(found))}.",
             "List the brokers of one cluster.",
         )
     if found:
-        return found[0]
-    from spark_group_source.auth.aws_signer import configured_region  # imports AWS's library, which takes long
+        return found.pop()
+    region = os.environ.get("AWS_REGION")
+    if not region:
+        from spark_group_source.auth.aws_signer import configured_region  # imports AWS's library, which takes long
 
-    region = os.environ.get("AWS_REGION") or configured_region(profile)
+        region = configured_region(profile)
     if not region:
         raise OptionError(
             "The region of the Amazon MSK cluster is unknown: no name in 'kafka.bootstrap.servers' contains it.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.parse
+from collections.abc import Mapping
 from typing import Any
 
 from spark_group_source.auth import msk_iam_options
@@ -12,7 +13,7 @@ from spark_group_source.auth.oauth.client import ClientCredentials
 from spark_group_source.auth.oauth.endpoint_url import names_file
 from spark_group_source.auth.oauth.login import OAuthLogin
 from spark_group_source.auth.sasl import Sasl
-from spark_group_source.auth.security_checks import check_layer, check_sign_in
+from spark_group_source.auth.security_checks import check_layers, check_sign_in
 from spark_group_source.auth.security_options import (
     CLIENT_ID,
     CLIENT_SECRET,
@@ -27,8 +28,6 @@ from spark_group_source.auth.tokens import FileTokens, FunctionTokens, TokenProv
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, OptionError
 
-_FILE_RETRIEVER, _CLIENT_RETRIEVER = "FileJwtRetriever", "ClientCredentialsJwtRetriever"
-
 BootstrapServers = tuple[tuple[str, int], ...]
 
 
@@ -36,11 +35,10 @@ def security_settings(options: SecurityOptions, bootstrap_servers: BootstrapServ
     """Returns the settings of TLS and SASL, ``None`` without them.
 
     Raises:
-        OptionError: the options do not fit together, are not complete or name unusable files, or the region of an
-            Amazon MSK cluster is unknown; the message names the option to change.
+        OptionError: the options do not fit together, are not complete or name unusable files. Or the region of an
+            Amazon MSK cluster is unknown. The message names the option to change.
     """
-    check_layer(options, "SSL", [name for name in options.given if name.startswith("kafka.ssl.")])
-    check_layer(options, "SASL", [name for name in options.given if name.startswith("kafka.sasl.")])
+    check_layers(options)
     sasl = tls = None
     if options.protocol.startswith("SASL"):
         check_sign_in(options)
@@ -52,20 +50,24 @@ def security_settings(options: SecurityOptions, bootstrap_servers: BootstrapServ
 
 
 def _sasl(options: SecurityOptions, bootstrap_servers: BootstrapServers) -> Sasl:
-    chosen, login = options.mechanism or "", options.jaas
+    chosen, login = options.mechanism, options.jaas
+    assert chosen is not None, "the check of the sign-in requires a mechanism"
     if isinstance(login, PasswordLogin):
         return Sasl(chosen, login.username, login.password)
     if options.uses_msk_iam:
-        iam = login if isinstance(login, IamLogin) else None
-        return Sasl("OAUTHBEARER", token_provider=msk_iam_options.msk_iam_tokens(bootstrap_servers, iam))
+        settings: Mapping[str, str] = {}
+        if isinstance(login, IamLogin):
+            settings = login.settings
+        return Sasl("OAUTHBEARER", token_provider=msk_iam_options.msk_iam_tokens(bootstrap_servers, settings))
     if chosen == "OAUTHBEARER":
-        oauth = login if isinstance(login, OAuthLogin) else OAuthLogin()
+        oauth = OAuthLogin()
+        if isinstance(login, OAuthLogin):
+            oauth = login
         return Sasl(chosen, token_provider=_token_provider(options, oauth))
     return Sasl(chosen, options.username, options.password, kerberos_service=options.kerberos_service)
 
 
 def _token_provider(options: SecurityOptions, login: OAuthLogin) -> TokenProvider:
-    """The provider of tokens. An option takes precedence over the JAAS config, as in Java."""
     if options.token_provider is not None:
         return FunctionTokens(options.token_provider)
     url = options.oauth.get("endpoint")
@@ -75,14 +77,21 @@ def _token_provider(options: SecurityOptions, login: OAuthLogin) -> TokenProvide
             "Set it to the token endpoint of your identity provider: 'kafka.sasl.mechanism' OAUTHBEARER needs it. Or"
             f" set '{TOKEN_FUNCTION}' to a function that returns tokens.",
         )
-    is_file = names_file(url)
-    kind = "a file" if is_file else "no file"
-    if options.jwt_retriever not in ("DefaultJwtRetriever", _FILE_RETRIEVER if is_file else _CLIENT_RETRIEVER):
+    _check_retriever(options.jwt_retriever, url)
+    if names_file(url):
+        return _file_tokens(url, login)
+    return _client(url, options.oauth, login)
+
+
+def _check_retriever(retriever: str, url: str) -> None:
+    kind, fitting = "no file", "ClientCredentialsJwtRetriever"
+    if names_file(url):
+        kind, fitting = "a file", "FileJwtRetriever"
+    if retriever not in ("DefaultJwtRetriever", fitting):
         raise OptionError(
-            f"Option '{JWT_RETRIEVER}' is {options.jwt_retriever}, and '{TOKEN_ENDPOINT}' is {kind}.",
+            f"Option '{JWT_RETRIEVER}' is {retriever}, and '{TOKEN_ENDPOINT}' is {kind}.",
             f"Remove '{JWT_RETRIEVER}': the URL decides.",
         )
-    return _file_tokens(url, login) if is_file else _client(url, options.oauth, login)
 
 
 def _file_tokens(url: str, login: OAuthLogin) -> FileTokens:
@@ -100,30 +109,31 @@ def _file_tokens(url: str, login: OAuthLogin) -> FileTokens:
 
 
 def _client(url: str, oauth: dict[str, Any], login: OAuthLogin) -> ClientCredentials:
-    client_id = oauth.get("client_id") or login.client_id
-    if not client_id:
+    """An option takes precedence over the JAAS config, as in Java."""
+    of_login = {
+        "client_id": login.client_id,
+        "client_secret": login.client_secret,
+        "scope": login.scope,
+        "extensions": login.extensions,
+    }
+    settings = of_login | oauth
+    if not settings["client_id"]:
         raise _missing(CLIENT_ID, "clientId")
-    client_secret = oauth.get("client_secret") or login.client_secret
-    if client_secret is None:
+    if settings["client_secret"] is None:
         raise _missing(CLIENT_SECRET, "clientSecret")
-    uses_tls = url.startswith("https:")
-    if uses_tls:
+    return ClientCredentials(**settings, tls=_endpoint_tls(url, login))
+
+
+def _endpoint_tls(url: str, login: OAuthLogin) -> Tls | None:
+    if url.startswith("https:"):
         check_tls(login.tls)
-    elif login.tls != OAuthLogin().tls:
+        return login.tls
+    if login.tls != OAuthLogin().tls:
         raise OptionError(
             f"Option 'kafka.sasl.jaas.config' has settings ssl.*, and '{TOKEN_ENDPOINT}' is not https.",
             "Write https, or remove the settings: they have no effect without TLS.",
         )
-    return ClientCredentials(
-        **oauth
-        | {
-            "client_id": client_id,
-            "client_secret": client_secret,
-            "tls": login.tls if uses_tls else None,
-            "scope": oauth.get("scope") or login.scope,
-            "extensions": login.extensions,
-        }
-    )
+    return None
 
 
 def _missing(name: str, setting: str) -> OptionError:

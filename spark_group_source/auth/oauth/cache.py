@@ -18,14 +18,10 @@ from spark_group_source.wire.waiting import JOIN_INTERVAL, sleep
 
 log = logging.getLogger(__name__)
 
-
 IDLE_TIMEOUT = 3600.0
 """How many seconds without a new connection end the renewals, for example in a process whose query has ended."""
 
-
 _REACH_ENDPOINT = "Check that this machine can reach it, and that it answers within seconds."
-
-
 _THREADS = "Raise the limit of threads or processes of this user or container."
 
 
@@ -39,13 +35,14 @@ class _Kept:
 
 
 class TokenCache:
-    """The token of one provider in this process. Caller: any thread.
+    """The token of one OAuth client in this process. Caller: any thread.
 
-    All requests run in one thread, so that one request serves all connections, and one that hangs blocks one thread.
+    All requests run in one thread, so that one request serves all connections, and a request that hangs blocks one
+    thread only.
 
     Args:
-        request: asks for a token, and takes a limited time; gets whether an earlier request succeeded.
-        name: names the provider in errors and log lines.
+        request: requests a token, which takes a limited time. Its argument is whether this process has had a token.
+        name: names the token endpoint in errors and log lines.
         backoff: the first and the maximum seconds between requests that fail.
     """
 
@@ -93,14 +90,25 @@ class TokenCache:
                     if self._clock() >= kept.refresh_at:
                         self._ensure_running()
                     return kept.text
-                backing_off = not self._requesting and self._clock() < self._retry_at
-                if self._error is not None and (backing_off or self._answers != answers):
-                    raise type(self._error)(self._error.happened, self._error.action) from self._error
+                self._raise_last_error(answers)
                 self._ensure_running()
                 if deadline.expired():
                     raise DeadlineExceeded(f"{self._name} did not answer in time.", _REACH_ENDPOINT)
                 self._condition.wait(min(JOIN_INTERVAL, deadline.remaining()))
                 sleep(0.0, deadline)
+
+    def _raise_last_error(self, answers: int) -> None:
+        """Raises the error of the last request, if the endpoint has answered since ``answers`` or during a backoff."""
+        backing_off = self._is_backing_off()
+        if self._error is None:
+            return
+        if backing_off or self._answers != answers:
+            raise type(self._error)(self._error.happened, self._error.action) from self._error
+
+    def _is_backing_off(self) -> bool:
+        if self._requesting:
+            return False
+        return self._clock() < self._retry_at
 
     def record_rejection(self, text: str) -> None:
         """Renews the kept token early if a broker rejected it, for example because the provider changed its keys.
@@ -109,7 +117,9 @@ class TokenCache:
         """
         with self._condition:
             kept = self._kept
-            if kept is None or kept.text != text:
+            if kept is None:
+                return
+            if kept.text != text:
                 return
             # A broker that rejects every token must not cause more requests than a failing provider.
             self._kept = _Kept(kept.text, kept.usable_until, max(self._clock(), self._retry_at))
@@ -118,34 +128,44 @@ class TokenCache:
     def export(self) -> ExportedToken | None:
         """Returns the kept token for other processes, or ``None`` if none is valid.
 
-        This counts as a use: the tasks of a query need a token also when the driver opens no connection any more.
+        An export counts as a use, because tasks need a token even if the driver opens no connection any more.
         """
         with self._condition:
             self._used_at = now = self._clock()
             kept, shift = self._valid(), time.time() - now
-            due = self._kept is not None and now >= max(self._kept.refresh_at, self._retry_at)
-            if due:
+            if self._is_renewal_due(now):
                 with contextlib.suppress(BrokerUnavailable):  # the next connection reports it
                     self._ensure_running()
             if kept is None:
                 return None
-            # The process that shares it renews it first, and shares the new one with the next task.
+            # Tasks renew a token later than the driver, which gives its new token to the next task.
             refresh_at = (kept.refresh_at + kept.usable_until) / 2
             return ExportedToken(Secret(kept.text), kept.usable_until + shift, refresh_at + shift)
+
+    def _is_renewal_due(self, now: float) -> bool:
+        if self._kept is None:
+            return False
+        return now >= max(self._kept.refresh_at, self._retry_at)
 
     def import_(self, shared: ExportedToken) -> None:
         """Keeps the token of another process, unless the kept one is valid for longer."""
         with self._condition:
             shift = self._clock() - time.time()
             usable_until = shared.usable_until + shift
-            if usable_until > self._clock() and (self._kept is None or self._kept.usable_until < usable_until):
-                self._kept = _Kept(shared.text.text, usable_until, shared.refresh_at + shift)
-                self._error, self._failures = None, 0
-                self._condition.notify_all()
+            if usable_until <= self._clock():
+                return
+            if self._kept is not None and self._kept.usable_until >= usable_until:
+                return
+            self._kept = _Kept(shared.text.text, usable_until, shared.refresh_at + shift)
+            self._error, self._failures = None, 0
+            self._condition.notify_all()
 
     def _valid(self) -> _Kept | None:
-        kept = self._kept
-        return kept if kept is not None and self._clock() < kept.usable_until else None
+        if self._kept is None:
+            return None
+        if self._clock() >= self._kept.usable_until:
+            return None
+        return self._kept
 
     def _ensure_running(self) -> None:
         if self._running:
@@ -174,7 +194,8 @@ class TokenCache:
             return self._request(worked_before)
         except GroupSourceError as error:
             return error
-        except Exception as error:  # waiting threads must learn of any failure; its text may hold a secret
+        # Any failure must reach the waiting threads. Its text may hold a secret.
+        except Exception as error:
             return BrokerUnavailable(f"A request to {self._name} failed: {type(error).__name__}.", _REACH_ENDPOINT)
 
     def _record(self, outcome: IssuedToken | GroupSourceError) -> None:
@@ -182,45 +203,57 @@ class TokenCache:
         self._requesting = False
         self._answers += 1
         if isinstance(outcome, IssuedToken):
-            if self._failures:
-                log.info("%s answers again after %d failed requests", self._name, self._failures)
-            log.info("%s issued a token%s for %.0f s", self._name, outcome.holder, outcome.lifetime)
-            margin = min(EXPIRY_MARGIN, outcome.lifetime / 10)
-            refresh_after = min(self._window.delay(outcome.lifetime), outcome.lifetime - 2 * margin)
-            # From the request on: the service counts from some time before its answer arrives.
-            begin = self._requested_at
-            self._kept = _Kept(outcome.text, begin + outcome.lifetime - margin, begin + refresh_after)
-            self._error, self._failures = None, 0
-            self._warnings = LogEvery(WARN_EVERY, self._clock)
-            self._backoff = Backoff(*self._backoff_limits)
-            self._retry_at = now + self._backoff_limits[1]
+            self._record_token(outcome, now)
         else:
-            self._error = outcome
-            self._failures += 1
-            self._retry_at = now + self._backoff.next()
-            self._warn(now)
+            self._record_failure(outcome, now)
         self._condition.notify_all()
+
+    def _record_token(self, token: IssuedToken, now: float) -> None:
+        if self._failures:
+            log.info("%s answers again after %d failed requests", self._name, self._failures)
+        log.info("%s issued a token%s that is valid for %.0f s", self._name, token.holder, token.lifetime)
+        margin = min(EXPIRY_MARGIN, token.lifetime / 10)
+        refresh_after = min(self._window.delay(token.lifetime), token.lifetime - 2 * margin)
+        # The lifetime is measured from the request, because the endpoint measures it from before its answer arrives.
+        begin = self._requested_at
+        self._kept = _Kept(token.text, begin + token.lifetime - margin, begin + refresh_after)
+        self._error, self._failures = None, 0
+        self._warnings = LogEvery(WARN_EVERY, self._clock)
+        self._backoff = Backoff(*self._backoff_limits)
+        self._retry_at = now + self._backoff_limits[1]
+
+    def _record_failure(self, error: GroupSourceError, now: float) -> None:
+        self._error = error
+        self._failures += 1
+        self._retry_at = now + self._backoff.next()
+        self._warn(now)
 
     def _warn(self, now: float) -> None:
         """Without a valid token the caller of :meth:`fetch` gets the error, and no warning is needed."""
         kept = self._valid()
-        if kept is None or not self._warnings.try_acquire():
+        if kept is None:
+            return
+        if not self._warnings.try_acquire():
             return
         log.warning(
-            "%d requests for a new token failed in a row; the old token is valid for %.0f s; retrying: %s",
+            "%d requests for a new token failed in a row, retrying before the old token expires in %.0f s: %s",
             self._failures,
             kept.usable_until - now,
             self._error,
         )
 
     def _wait_until_due(self) -> bool:
-        """Waits until a request is due; returns False if only the next :meth:`fetch` needs one."""
+        """Waits until a request is due. Returns False if only the next :meth:`fetch` needs a request."""
         while True:
             now = self._clock()
-            if self._valid() is None or now - self._used_at > IDLE_TIMEOUT:
+            kept = self._valid()
+            if kept is None:
                 return False
-            assert self._kept is not None
-            due_at = self._retry_at if self._failures else self._kept.refresh_at
+            if now - self._used_at > IDLE_TIMEOUT:
+                return False
+            due_at = kept.refresh_at
+            if self._failures:
+                due_at = self._retry_at
             if now >= due_at:
                 return True
             self._condition.wait(due_at - now)

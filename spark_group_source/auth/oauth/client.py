@@ -96,8 +96,15 @@ def token_cache_of(settings: ClientCredentials) -> TokenCache:
             settings.window,
             (settings.retry_backoff, settings.retry_backoff_max),
         )
-        # Of two threads that come here at once, the second takes the first one's.
+        # If two threads come here at once, the second uses the cache of the first.
         kept = _kept.setdefault(settings, new)
-        if kept is new and settings.tls is None and not is_local(settings.endpoint):
-            log.warning("%s is not https: the client secret is sent unencrypted", endpoint_name(settings))
+        if kept is new:
+            _warn_if_unencrypted(settings)
     return kept
+
+
+def _warn_if_unencrypted(settings: ClientCredentials) -> None:
+    if settings.tls is not None:
+        return
+    if not is_local(settings.endpoint):
+        log.warning("%s is not https: the client secret is sent unencrypted", endpoint_name(settings))

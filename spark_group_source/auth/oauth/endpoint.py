@@ -50,33 +50,53 @@ def request_token(settings: ClientCredentials, *, worked_before: bool) -> Issued
     """Requests a token once.
 
     Args:
-        worked_before: the endpoint has given a token to this process. Any other answer than OAuth's comes from a
+        worked_before: the endpoint has given a token to this process. An answer that is not OAuth's then comes from a
             proxy, or from a service that is being changed, and a retry may succeed.
 
     Raises:
-        AuthenticationFailed: the endpoint rejected the client; or its answer is unusable, and none was usable before.
+        AuthenticationFailed: the endpoint rejected the client. Or its answer is unusable, and no earlier answer was
+            usable.
         BrokerUnavailable: a retry may succeed.
     """
-    name = endpoint_name(settings)
-    unusable = BrokerUnavailable if worked_before else AuthenticationFailed
-    timeouts = settings.connect_timeout, settings.read_timeout
-    try:
-        context = None if settings.tls is None else ssl_context(settings.tls)
-        answer = post(settings.endpoint, _headers(settings), _body(settings), timeouts, context)
-    except OptionError as error:
-        raise unusable(error.happened, error.action) from None
-    except ssl.SSLError as error:
-        failed = handshake_error(Peer(name, _URL, _HOST), error, settings.tls or Tls())
-        kind = unusable if isinstance(failed, AuthenticationFailed) else BrokerUnavailable
-        raise kind(failed.happened, failed.action) from None
-    except OSError as error:
-        raise BrokerUnavailable(f"{name} cannot be reached: {printable(str(error))}.", _URL) from None
+    unusable: type[GroupSourceError] = AuthenticationFailed
+    if worked_before:
+        unusable = BrokerUnavailable
+    answer = _request(settings, unusable)
     if answer.status not in _OK:
         raise _refusal(settings, answer, unusable)
     try:
         return read_token(answer.body, answer.date, time.time(), settings.subject_claim, settings.scope_claim)
     except UnusableAnswer as problem:
-        raise unusable(f"{name} {problem}.", _ANSWER) from None
+        raise unusable(f"{endpoint_name(settings)} {problem}.", _ANSWER) from None
+
+
+def _request(settings: ClientCredentials, unusable: type[GroupSourceError]) -> Answer:
+    """Sends the request. Raises ``unusable`` if only other settings of TLS help, BrokerUnavailable if a retry may."""
+    timeouts = settings.connect_timeout, settings.read_timeout
+    try:
+        context = None
+        if settings.tls is not None:
+            context = ssl_context(settings.tls)
+        return post(settings.endpoint, _headers(settings), _body(settings), timeouts, context)
+    except OptionError as error:
+        raise unusable(error.happened, error.action) from None
+    except ssl.SSLError as error:
+        raise _tls_failure(settings, error, unusable) from None
+    except OSError as error:
+        happened = f"{endpoint_name(settings)} cannot be reached: {printable(str(error))}."
+        raise BrokerUnavailable(happened, _URL) from None
+
+
+def _tls_failure(
+    settings: ClientCredentials, error: ssl.SSLError, unusable: type[GroupSourceError]
+) -> GroupSourceError:
+    tls = settings.tls
+    if tls is None:
+        tls = Tls()
+    failed = handshake_error(Peer(endpoint_name(settings), _URL, _HOST), error, tls)
+    if isinstance(failed, AuthenticationFailed):
+        return unusable(failed.happened, failed.action)
+    return failed
 
 
 def _headers(settings: ClientCredentials) -> dict[str, str]:
@@ -96,27 +116,49 @@ def _credentials(settings: ClientCredentials) -> str:
 
 
 def _body(settings: ClientCredentials) -> bytes:
-    form = {"grant_type": "client_credentials"} | ({"scope": settings.scope} if settings.scope else {})
+    form = {"grant_type": "client_credentials"}
+    if settings.scope:
+        form["scope"] = settings.scope
     return urllib.parse.urlencode(form).encode()
 
 
 def _refusal(settings: ClientCredentials, answer: Answer, unusable: type[GroupSourceError]) -> GroupSourceError:
     error, description = read_error(answer.body)
-    text = _shown(settings, ": ".join(filter(None, (error, description))))
-    happened = f"{endpoint_name(settings)} answered HTTP status {answer.status}" + (f" ({text})." if text else ".")
-    if answer.status in _RETRIABLE or (answer.status >= 500 and answer.status not in _NEVER):
+    text = _shown(settings, _joined(error, description))
+    happened = f"{endpoint_name(settings)} answered HTTP status {answer.status}."
+    if text:
+        happened = f"{endpoint_name(settings)} answered HTTP status {answer.status} ({text})."
+    if _is_retriable(answer.status):
         return BrokerUnavailable(happened, _CHECK_PROVIDER)
     if error or answer.status in (401, 403):
         return AuthenticationFailed(happened, _ACTIONS.get(error, _CLIENT))
     return unusable(happened, _URL)
 
 
+def _joined(error: str, description: str) -> str:
+    if not error:
+        return description
+    if not description:
+        return error
+    return f"{error}: {description}"
+
+
+def _is_retriable(status: int) -> bool:
+    if status < 500:
+        return status in _RETRIABLE
+    return status not in _NEVER
+
+
 def _shown(settings: ClientCredentials, text: str) -> str:
     """The server's text without the client's secret and keys in the URL, which a server may repeat."""
     secret, query = settings.client_secret.text, urllib.parse.urlsplit(settings.endpoint).query
     hidden = [secret, urllib.parse.quote_plus(secret), urllib.parse.quote(secret, safe=""), _credentials(settings)]
-    hidden += [query, *(value for _, value in urllib.parse.parse_qsl(query) if len(value) >= MIN_KEY)]
-    # The longest first: a shorter text may be a part of it.
-    for part in sorted(filter(None, hidden), key=len, reverse=True):
-        text = text.replace(part, "...")
+    hidden.append(query)
+    for _, value in urllib.parse.parse_qsl(query):
+        if len(value) >= MIN_KEY:
+            hidden.append(value)
+    # The longest first, because a shorter text may be a part of it.
+    for part in sorted(hidden, key=len, reverse=True):
+        if part:
+            text = text.replace(part, "...")
     return printable(text)

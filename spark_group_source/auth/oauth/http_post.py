@@ -18,11 +18,11 @@ from typing import IO, Any
 from spark_group_source.auth.oauth.endpoint_url import is_local
 
 MAX_BODY = 2**20
-"""Maximum bytes of a response's body that are read; a token has a few kilobytes."""
+"""Maximum bytes to read of a response's body. A token has a few kilobytes."""
 
 
 MAX_ANSWER = 2 * MAX_BODY
-"""Maximum bytes of all that the server and a proxy send: interim responses and trailers may have no end."""
+"""Maximum bytes of all that the server and a proxy send, because interim responses and trailers may have no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def post(
     """Sends a POST request and returns the response. Follows no redirect.
 
     Args:
-        timeouts: seconds to connect to one address, and for all after that: proxy, TLS, request and response.
+        timeouts: seconds to connect to one address, and for the proxy, TLS, request and response together.
         context: TLS for an https URL.
 
     Raises:
@@ -51,16 +51,27 @@ def post(
     try:
         handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), _Http(limit, context)]
         if is_local(url):
-            # As in Java, whose http.nonProxyHosts has the loopback addresses: the proxy is another machine.
+            # A proxy is another machine. Java's http.nonProxyHosts has the loopback addresses too.
             handlers.append(urllib.request.ProxyHandler({}))
         return _answer(urllib.request.build_opener(*handlers), request)
     except (OSError, http.client.HTTPException, ValueError) as error:
         if limit.expired:
             raise TimeoutError(f"no whole response within {limit.read_timeout:.1f} s") from None
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise (reason if isinstance(reason, OSError) else OSError(str(reason) or repr(reason))) from None
+        raise _as_os_error(error) from None
     finally:
         limit.close()
+
+
+def _as_os_error(error: Exception) -> OSError:
+    reason: object = error
+    if isinstance(error, urllib.error.URLError):
+        reason = error.reason
+    if isinstance(reason, OSError):
+        return reason
+    text = str(reason)
+    if not text:
+        text = repr(reason)
+    return OSError(text)
 
 
 def _answer(opener: urllib.request.OpenerDirector, request: urllib.request.Request) -> Answer:
@@ -140,7 +151,7 @@ class _TimeLimit:
     def _connect(self, address: tuple[str, int], *_: Any) -> socket.socket:
         sock = socket.create_connection(address, self.connect_timeout)
         sock.settimeout(self.read_timeout)
-        # A socket of its own for the same connection: the other one may be closed, or wrapped in TLS.
+        # A second socket for the same connection, because the first one may be closed, or wrapped in TLS.
         self._socket = socket.socket(fileno=os.dup(sock.fileno()))
         self._timer = threading.Timer(self.read_timeout, self._expire)
         self._timer.daemon = True

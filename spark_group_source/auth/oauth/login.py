@@ -35,7 +35,7 @@ _TLS_ROWS = {row.name.removeprefix("kafka."): row for row in TLS_OPTIONS}
 
 @dataclass(frozen=True, slots=True)
 class OAuthLogin:
-    """What a JAAS config says of an OAuth client; ``tls`` is for the token endpoint."""
+    """An OAuth client in a JAAS config. ``tls`` is for the token endpoint."""
 
     client_id: str = ""
     client_secret: Secret | None = None
@@ -45,48 +45,74 @@ class OAuthLogin:
 
 
 def oauth_login(settings: Mapping[str, str]) -> OAuthLogin:
-    """The login of an OAuthBearerLoginModule.
+    """Builds the login for an OAuthBearerLoginModule.
 
     Raises:
         ValueError: a setting is invalid; the message completes "It must be".
     """
-    if any(name.startswith("unsecured") for name in settings):
-        raise ValueError(
-            "a JAAS config without settings of unsecured tokens, which no broker in production accepts. To test with"
-            " them set 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens"
-        )
+    _check_no_unsecured_tokens(settings)
     for name in settings:
         _check_spelling(name)
-    client_secret = settings.get("clientSecret", "").strip()
+    client_secret = None
+    if settings.get("clientSecret", "").strip():
+        client_secret = Secret(settings["clientSecret"].strip())
     return OAuthLogin(
         settings.get("clientId", "").strip(),
-        Secret(client_secret) if client_secret else None,
+        client_secret,
         settings.get("scope", "").strip(),
         _extensions(settings),
         _tls(settings),
     )
 
 
+def _check_no_unsecured_tokens(settings: Mapping[str, str]) -> None:
+    for name in settings:
+        if name.startswith("unsecured"):
+            raise ValueError(
+                "a JAAS config without settings of unsecured tokens, which no broker in production accepts. To test"
+                " with them set 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens"
+            )
+
+
 def _check_spelling(name: str) -> None:
     """Raises ValueError for a name that is almost a known one. As in Java, all other unknown names have no effect."""
-    if name in _NAMES or name.startswith((_EXTENSION, "ssl.")):
+    if name in _NAMES:
         return
-    spelled, separator, _ = name.partition("_")
-    names = {_EXTENSION.lower(): f"{_EXTENSION}NAME"} if separator else {known.lower(): known for known in _NAMES}
-    spelled = f"{spelled}_" if separator else name
-    near = difflib.get_close_matches(spelled.lower(), names, n=1, cutoff=0.8)
-    if near:
-        raise ValueError(f"a JAAS config without the unknown setting {name} (did you mean {names[near[0]]}?)")
+    if name.startswith((_EXTENSION, "ssl.")):
+        return
+    near = _nearest(name)
+    if near is not None:
+        raise ValueError(f"a JAAS config without the unknown setting {name} (did you mean {near}?)")
+
+
+def _nearest(name: str) -> str | None:
+    """The known name that ``name`` almost is."""
+    known = {each.lower(): each for each in _NAMES}
+    prefix, separator, _ = name.partition("_")
+    if separator:
+        name = f"{prefix}_"
+        known = {_EXTENSION.lower(): f"{_EXTENSION}NAME"}
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.8)
+    if not near:
+        return None
+    return known[near[0]]
 
 
 def _extensions(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    found = {name.removeprefix(_EXTENSION): text for name, text in settings.items() if name.startswith(_EXTENSION)}
-    for name, text in found.items():
-        if not _NAME.fullmatch(name) or name == "auth":
-            raise ValueError("a JAAS config whose extensions have names of letters, and not the name auth")
-        if not _VALUE.fullmatch(text):
-            raise ValueError(f"a JAAS config with printable ASCII text in {_EXTENSION}{name}")
-    return tuple(sorted(found.items()))
+    extensions = {}
+    for name, text in settings.items():
+        if name.startswith(_EXTENSION):
+            extension = name.removeprefix(_EXTENSION)
+            _check_extension(extension, text)
+            extensions[extension] = text
+    return tuple(sorted(extensions.items()))
+
+
+def _check_extension(name: str, text: str) -> None:
+    if not _NAME.fullmatch(name) or name == "auth":
+        raise ValueError("a JAAS config whose extensions have names of letters, and not the name auth")
+    if not _VALUE.fullmatch(text):
+        raise ValueError(f"a JAAS config with printable ASCII text in {_EXTENSION}{name}")
 
 
 def _tls(settings: Mapping[str, str]) -> Tls:

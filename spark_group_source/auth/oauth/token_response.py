@@ -14,11 +14,11 @@ from spark_group_source.auth.oauth.token import EXPIRY_MARGIN, IssuedToken
 from spark_group_source.text import printable
 
 MAX_LIFETIME = 30 * 86400.0
-"""Longest lifetime in seconds that is relied on; a service may name any number."""
+"""Maximum lifetime in seconds that the source relies on. A service may name any number."""
 
 
 CLOCK_TOLERANCE = 30.0
-"""Seconds between this clock and the server's from which on an error mentions the difference."""
+"""Minimum difference in seconds between this clock and the server's that an error mentions."""
 
 
 _TOKEN = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
@@ -35,31 +35,33 @@ def read_token(
     """Returns the token of a successful answer.
 
     Args:
-        date: the server's time as an HTTP date, or empty. Lifetimes are counted from it: this clock may be wrong.
+        date: the server's time as an HTTP date, or empty. Lifetimes are measured from it, because the local clock may
+            be off.
         now: this clock, in seconds since 1970.
 
     Raises:
-        UnusableAnswer: it holds no token that is valid for a while.
+        UnusableAnswer: the answer holds no token, or none that is valid for long enough to use it.
     """
     fields = _json_object(body)
     if fields is None:
         raise UnusableAnswer("answered with a text that is not a JSON object")
-    found = [fields.get(key) for key in ("access_token", "id_token")]  # the second as Kafka's Java client does
-    text = next((each.strip() for each in found if isinstance(each, str) and each.strip()), None)
-    if text is None:
-        raise UnusableAnswer("answered without an access_token")
+    text = _token_text(fields)
     if not _TOKEN.fullmatch(text):
         raise UnusableAnswer("issued a token with characters that no token may have")
     claims = token_claims(text)
     server_now = _seconds(date, now)
-    lifetimes = _lifetimes(fields.get("expires_in"), None if claims is None else claims.get("exp"), server_now)
-    if not lifetimes:
-        problem = "is not a JWT" if claims is None else "has no claim exp"
-        raise UnusableAnswer(f"issued a token without an end: it {problem}, and the answer has no expires_in")
-    lifetime = min(*lifetimes, MAX_LIFETIME)
+    lifetime = _lifetime(fields.get("expires_in"), claims, server_now)
     if lifetime <= EXPIRY_MARGIN:
         raise UnusableAnswer(_expired(lifetime, server_now, now))
-    return IssuedToken(text, lifetime, _holder(claims or {}, subject_claim, scope_claim))
+    return IssuedToken(text, lifetime, _holder(claims, subject_claim, scope_claim))
+
+
+def _token_text(fields: Mapping[str, Any]) -> str:
+    for name in ("access_token", "id_token"):  # Kafka's Java client accepts the second name too
+        value = fields.get(name)
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+    raise UnusableAnswer("answered without an access_token")
 
 
 def _json_object(text: bytes) -> dict[str, Any] | None:
@@ -67,7 +69,9 @@ def _json_object(text: bytes) -> dict[str, Any] | None:
         fields = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return fields if isinstance(fields, dict) else None
+    if not isinstance(fields, dict):
+        return None
+    return fields
 
 
 def token_claims(text: str) -> Mapping[str, Any] | None:
@@ -83,26 +87,56 @@ def token_claims(text: str) -> Mapping[str, Any] | None:
 
 def read_error(body: bytes) -> tuple[str, str]:
     """Returns the error and its description as RFC 6749 or Okta names them; empty texts without them."""
-    fields = _json_object(body) or {}
-    error = fields.get("error") or fields.get("errorCode") or ""
-    description = fields.get("error_description") or fields.get("errorSummary") or ""
-    return str(error), str(description)
+    fields = _json_object(body)
+    if fields is None:
+        return "", ""
+    return _first_text(fields, "error", "errorCode"), _first_text(fields, "error_description", "errorSummary")
 
 
-def _lifetimes(expires_in: object, expiry: object, server_now: float) -> list[float]:
-    found = [_number(expires_in), None if (end := _number(expiry)) is None else end - server_now]
-    return [each for each in found if each is not None]
+def _first_text(fields: Mapping[str, Any], *names: str) -> str:
+    """The first of these fields that is not empty."""
+    for name in names:
+        if fields.get(name):
+            return str(fields[name])
+    return ""
+
+
+def _lifetime(expires_in: object, claims: Mapping[str, Any] | None, server_now: float) -> float:
+    """Seconds until the token ends, by the answer or by the token's own claim, whichever is earlier."""
+    lifetimes = []
+    seconds = _number(expires_in)
+    if seconds is not None:
+        lifetimes.append(seconds)
+    end = None
+    if claims is not None:
+        end = _number(claims.get("exp"))
+    if end is not None:
+        lifetimes.append(end - server_now)
+    if not lifetimes:
+        raise UnusableAnswer(_without_end(claims))
+    return min(*lifetimes, MAX_LIFETIME)
+
+
+def _without_end(claims: Mapping[str, Any] | None) -> str:
+    problem = "has no claim exp"
+    if claims is None:
+        problem = "is not a JWT"
+    return f"issued a token without an end: it {problem}, and the answer has no expires_in"
 
 
 def _number(value: object) -> float | None:
-    """A finite number; some services write it as text."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    """A finite number, which some services write as text."""
+    if isinstance(value, bool):
+        return None
+    if not isinstance(value, int | float | str):
         return None
     try:
         number = float(value)
     except (ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
+    if not math.isfinite(number):
+        return None
+    return number
 
 
 def _seconds(date: str, default: float) -> float:
@@ -121,14 +155,22 @@ def _expired(lifetime: float, server_now: float, now: float) -> str:
     ahead = now - server_now
     if abs(ahead) < CLOCK_TOLERANCE:
         return happened
-    return (
-        f"{happened}; the clock of this machine is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} its clock"
-    )
+    if ahead > 0:
+        return f"{happened}, and the clock of this machine is {ahead:.0f} s ahead of the endpoint's"
+    return f"{happened}, and the clock of this machine is {-ahead:.0f} s behind the endpoint's"
 
 
-def _holder(claims: Mapping[str, Any], subject_claim: str, scope_claim: str) -> str:
-    """What the log says of a token, without its text."""
-    subject, scope = claims.get(subject_claim), claims.get(scope_claim)
-    scopes = " ".join(map(str, scope)) if isinstance(scope, list) else scope
-    of_whom = f" of {printable(repr(subject))}" if subject else ""
-    return of_whom + (f" with scope {printable(repr(scopes))}" if scopes else "")
+def _holder(claims: Mapping[str, Any] | None, subject_claim: str, scope_claim: str) -> str:
+    """What the log shows of a token: its subject and scope, never its text."""
+    if claims is None:
+        return ""
+    holder = ""
+    subject = claims.get(subject_claim)
+    if subject:
+        holder = f" of {printable(repr(subject))}"
+    scope = claims.get(scope_claim)
+    if isinstance(scope, list):
+        scope = " ".join(map(str, scope))
+    if scope:
+        holder += f" with scope {printable(repr(scope))}"
+    return holder
