@@ -1,7 +1,7 @@
 """``python -m spark_group_source``: commands for users of the installed package.
 
 The explanation of an error code is its section in ``messages.md``, which is ``docs/messages.md`` inside the package.
-Exit codes: 0 success; 1 the brokers or the group are not available; 2 invalid arguments.
+The exit codes are below.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ from pathlib import Path
 
 from spark_group_source import __version__
 from spark_group_source.errors import GroupSourceError, OptionError
+
+SUCCESS = 0
+UNAVAILABLE = 1
+"""The exit code if the brokers or the group are not available."""
+
+INVALID_ARGUMENTS = 2
+"""The exit code that argparse has, too."""
 
 _TOPIC_OPTIONS = {"subscribe", "subscribepattern", "assign"}
 _SECTION = re.compile(r"^### ([A-Z_]+)\n\n(.*?)\s*(?=^##)", re.M | re.S)
@@ -56,7 +63,10 @@ def look_up(args: argparse.Namespace) -> str:
     try:
         args.output.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise _not_writable(args.output, error.strerror or str(error)) from None
+        reason = error.strerror
+        if reason is None:
+            reason = str(error)
+        raise _not_writable(args.output, reason) from None
     return f"{args.output}: {len(snapshots)} sample(s)"
 
 
@@ -67,7 +77,10 @@ def _check_writable(page: Path) -> None:
         raise _not_writable(page, f"there is no directory '{directory}'")
     if page.is_dir():
         raise _not_writable(page, "it is a directory")
-    if not os.access(page if page.exists() else directory, os.W_OK):
+    written = directory
+    if page.exists():
+        written = page
+    if not os.access(written, os.W_OK):
         raise _not_writable(page, "no permission")
 
 
@@ -79,19 +92,18 @@ def _look_up_options(args: argparse.Namespace) -> dict[str, str]:
     """The options of a command. The command line takes precedence over the file of ``--command-config``."""
     from spark_group_source.options.properties import read_options
 
-    options = {} if args.command_config is None else read_options(args.command_config)
+    options: dict[str, str] = {}
+    if args.command_config is not None:
+        options = read_options(args.command_config)
     if _names_topics(dict(args.option)):
-        options = {name: value for name, value in options.items() if not _names_topics([name])}
-    arguments = {"kafka.bootstrap.servers": args.bootstrap_servers, "kafka.group.id": args.group}
-    options |= {name: value for name, value in arguments.items() if value is not None}
-    options |= dict(args.option)
-    given = {name.lower() for name in options}
-    for name, argument in (("kafka.bootstrap.servers", "--bootstrap-servers"), ("kafka.group.id", "--group")):
-        if name not in given:
-            raise OptionError(
-                f"Neither {argument} nor --command-config names '{name}'.",
-                f"Give {argument}, or a properties file with the line {name.removeprefix('kafka.')}=...",
-            )
+        _remove_topics(options)
+    if args.bootstrap_servers is not None:
+        options["kafka.bootstrap.servers"] = args.bootstrap_servers
+    if args.group is not None:
+        options["kafka.group.id"] = args.group
+    options.update(args.option)
+    _check_given(options, "kafka.bootstrap.servers", "--bootstrap-servers")
+    _check_given(options, "kafka.group.id", "--group")
     if not _names_topics(options):
         options["subscribePattern"] = ".*"
     return options
@@ -99,6 +111,20 @@ def _look_up_options(args: argparse.Namespace) -> dict[str, str]:
 
 def _names_topics(names: Iterable[str]) -> bool:
     return not _TOPIC_OPTIONS.isdisjoint(name.lower() for name in names)
+
+
+def _remove_topics(options: dict[str, str]) -> None:
+    for name in list(options):
+        if name.lower() in _TOPIC_OPTIONS:
+            del options[name]
+
+
+def _check_given(options: Iterable[str], name: str, argument: str) -> None:
+    if name not in {each.lower() for each in options}:
+        raise OptionError(
+            f"Neither {argument} nor --command-config names '{name}'.",
+            f"Give {argument}, or a properties file with the line {name.removeprefix('kafka.')}=...",
+        )
 
 
 def _say(text: object) -> None:
@@ -152,10 +178,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(args.run(args), flush=True)
     except GroupSourceError as error:
         _say(error)
-        return 2 if isinstance(error, OptionError) else 1
+        if isinstance(error, OptionError):
+            return INVALID_ARGUMENTS
+        return UNAVAILABLE
     except BrokenPipeError:  # a program such as head has closed the pipe; Python flushes again when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return SUCCESS
 
 
 if __name__ == "__main__":

@@ -1,4 +1,24 @@
-"""Every error this package raises: one tree under :class:`GroupSourceError`.
+"""Every error this package raises, in one tree.
+
+    GroupSourceError
+    ├── OptionError               a source option is missing, unknown or has a bad value
+    ├── CheckpointError           the checkpoint is of another source, a later release or group, or behind its commits
+    ├── CannotMigrate             the position of a query with ``format("kafka")`` cannot be taken from its checkpoint
+    ├── RetriableError            a retry may succeed
+    │   ├── BrokerUnavailable     no broker could be reached, or a connection broke
+    │   │   └── OtherCluster      the server at a broker's address belongs to another cluster
+    │   └── DeadlineExceeded      an operation took longer than its timeout
+    ├── ProtocolError             a broker response violates the protocol
+    │   └── UnsupportedRequest    the broker knows no version of a request that this source knows
+    ├── AuthenticationFailed      a broker or an identity provider rejected the client, or the client its certificate
+    ├── BrokerError               a broker responded with an error code
+    │   ├── TopicError            a topic does not exist, or the client may not read it
+    │   └── GroupError            the group coordinator rejects this member permanently
+    ├── CommitFailed              all attempts to commit failed, and ``onCommitFailure`` is ``fail``
+    ├── DataLoss                  Kafka no longer has records that the query needs
+    └── RecordsError              a record batch cannot be decoded
+        ├── CorruptRecords        it is damaged: its CRC, a length or a count is wrong
+        └── UnsupportedRecords    its message format or codec is unsupported
 
 Each error has a stable ``code``, the cause with its values, and the next action. Its text ends with the command that
 prints the section of its code in ``docs/messages.md``.
@@ -18,7 +38,6 @@ from spark_group_source.text import one_line
 EXPLAIN = "python -m spark_group_source explain"
 """The command that explains an error code. The project has no public site that a message could link to."""
 
-
 _CODE_AND_COMMAND = re.compile(rf"\[[A-Z]+(?:_[A-Z]+)+\] | For details run: {re.escape(EXPLAIN)} [A-Z_]+\.?")
 
 
@@ -33,10 +52,12 @@ class GroupSourceError(Exception):
     code: ClassVar[str] = "KAFKA_GROUP_SOURCE"
 
     def __init__(self, happened: str, action: str = "") -> None:
-        # Each may quote a text of somebody else, and an error is one line of a log.
+        # Each may quote the text of another program, and an error is one line of a log.
         self.happened = one_line(_plain(happened))
         self.action = one_line(_plain(action))
-        text = " ".join(filter(None, [self.happened, self.action]))
+        text = self.happened
+        if self.action:
+            text += f" {self.action}"
         # No period at the end: users copy the command.
         super().__init__(f"[{self.code}] {text} For details run: {EXPLAIN} {self.code}")
 
@@ -47,7 +68,7 @@ class GroupSourceError(Exception):
 
 
 def _plain(text: str) -> str:
-    """A text that may quote an error of this package, without the codes and commands of that."""
+    """A text that may quote an error of this package, without the code and the command of the quoted error."""
     return _CODE_AND_COMMAND.sub("", text)
 
 
@@ -132,7 +153,9 @@ class BrokerError(GroupSourceError):
     @property
     def unauthorized_topics(self) -> frozenset[str]:
         """The topics on which a permission is missing; empty for any other error."""
-        return self.topics if self.error_code == TOPIC_AUTHORIZATION_FAILED else frozenset()
+        if self.error_code == TOPIC_AUTHORIZATION_FAILED:
+            return self.topics
+        return frozenset()
 
 
 class TopicError(BrokerError):
@@ -210,5 +233,9 @@ def describe_error_code(error_code: int) -> str:
     """The code with its Kafka name, for example ``25 (UNKNOWN_MEMBER_ID)``."""
     from kafka.errors import for_code  # takes time that most processes of Spark need not wait for
 
-    name = _NEWER_THAN_KAFKA_PYTHON.get(error_code) or getattr(for_code(error_code), "message", None)
-    return f"{error_code} ({name or 'unknown to this release'})"
+    name = getattr(for_code(error_code), "message", None)
+    if error_code in _NEWER_THAN_KAFKA_PYTHON:
+        name = _NEWER_THAN_KAFKA_PYTHON[error_code]
+    if not name:
+        name = "unknown to this release"
+    return f"{error_code} ({name})"

@@ -24,27 +24,37 @@ def printable(text: str, most: int = MOST_CHARACTERS) -> str:
     forge log lines, change the colours of a terminal, turn the direction of writing round, or fill a disk.
     """
     shown = one_line(text[: most + 1])
-    return shown if len(shown) <= most else f"{shown[:most]} ..."
+    if len(shown) <= most:
+        return shown
+    return f"{shown[:most]} ..."
 
 
 def one_line(text: str) -> str:
     """A text whose control characters, line breaks and other invisible characters are escaped as in Python."""
-    return text if text.isprintable() else "".join(_escaped(character) for character in text)
+    if text.isprintable():
+        return text
+    return "".join(_escaped(character) for character in text)
 
 
 def quoted(text: str, most: int = MOST_CHARACTERS) -> str:
     """As :func:`printable`, in quotes, with the length of a text that is cut."""
-    return repr(text) if len(text) <= most else f"{text[:most]!r} ... ({len(text)} characters)"
+    if len(text) <= most:
+        return repr(text)
+    return f"{text[:most]!r} ... ({len(text)} characters)"
 
 
 def _escaped(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii")
 
 
 def some(texts: Sequence[str], separator: str = ", ", most: int = MOST) -> str:
     """The first items, and the number of the others."""
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
-    return separator.join(texts[:most]) + more
+    listed = separator.join(texts[:most])
+    if len(texts) > most:
+        listed += f" and {len(texts) - most} more"
+    return listed
 
 
 def names(items: Iterable[TopicPartition] | Iterable[str]) -> str:

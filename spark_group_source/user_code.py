@@ -15,9 +15,10 @@ def load(path: str, kind: str) -> Any:
     module, _, name = path.strip().partition(":")
     try:
         loaded = getattr(importlib.import_module(module), name, None)
+    except (ImportError, ValueError) as error:
+        raise ValueError(f"module:{kind}, and the import of the module failed: {error}") from error
     except Exception as error:  # a user's module may raise any
-        reason = error if isinstance(error, (ImportError, ValueError)) else repr(error)
-        raise ValueError(f"module:{kind}, and the import of the module failed: {reason}") from error
+        raise ValueError(f"module:{kind}, and the import of the module failed: {error!r}") from error
     if not callable(loaded):
         raise ValueError(f"module:{kind}, and {module} has no {kind} {name!r}")
     return loaded

@@ -65,7 +65,9 @@ class BrokerCluster:
         jvm_flags: Sequence[str] = (BRIEF,),
     ) -> None:
         self._count = brokers
-        self._config = dict(config or {})
+        self._config: dict[str, str] = {}
+        if config is not None:
+            self._config.update(config)
         self._listeners = ("PLAINTEXT", *listeners)
         self._version = version
         self._heap = heap
@@ -84,10 +86,13 @@ class BrokerCluster:
             try:
                 self._start_cluster()
                 return
-            except BaseException as error:
+            except PortTaken:
                 self.close()
-                if attempt == START_ATTEMPTS or not isinstance(error, PortTaken):
+                if attempt == START_ATTEMPTS:
                     raise
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """Stops every node and deletes the cluster's directory. May be repeated."""
@@ -170,7 +175,9 @@ class BrokerCluster:
 
     def _selected(self, node: int | None) -> list[BrokerProcess]:
         self._forget_clients()
-        return list(self._brokers.values()) if node is None else [self._brokers[node]]
+        if node is None:
+            return list(self._brokers.values())
+        return [self._brokers[node]]
 
     def _start_cluster(self) -> None:
         started_at = time.monotonic()
@@ -178,9 +185,7 @@ class BrokerCluster:
         self.directory = Path(tempfile.mkdtemp(prefix="embedded-kafka-"))
         watchdog = Watchdog(self.directory)
         self._closing.callback(watchdog.close)
-        names = (*self._listeners, "CONTROLLER")
-        ports = iter(free_ports(self._count * len(names)))
-        self._ports = {(node, name): next(ports) for node in self._nodes() for name in names}
+        self._choose_ports()
         self._cluster_id = new_cluster_id()
         for node in self._nodes():
             directory = self.directory / f"node-{node}"
@@ -198,6 +203,13 @@ class BrokerCluster:
             "Kafka %s is up at %s after %.1f s", self._version, self.bootstrap_servers, time.monotonic() - started_at
         )
 
+    def _choose_ports(self) -> None:
+        names = (*self._listeners, "CONTROLLER")
+        ports = iter(free_ports(self._count * len(names)))
+        for node in self._nodes():
+            for name in names:
+                self._ports[node, name] = next(ports)
+
     @property
     def _uses_zookeeper(self) -> bool:
         return self.version < (3, 3)
@@ -214,25 +226,26 @@ class BrokerCluster:
 
     def _properties(self, node: int) -> dict[str, str]:
         shipped = resources.files("spark_group_source.testing").joinpath("broker.properties").read_text("utf-8")
-        named = {name: f"{name}://{HOST}:{self._ports[node, name]}" for name in (*self._listeners, "CONTROLLER")}
-        replication = str(min(self._count, MAX_REPLICATION))
-        security = [f"{name}:{name}" for name in self._listeners]
-        roles = {
-            "node.id": str(node),
-            "controller.quorum.voters": ",".join(
-                f"{each}@{HOST}:{self._ports[each, 'CONTROLLER']}" for each in self._nodes()
-            ),
-            "process.roles": "broker,controller",
-            "controller.listener.names": "CONTROLLER",
-        }
+        advertised = [f"{name}://{HOST}:{self._ports[node, name]}" for name in self._listeners]
+        controller = f"CONTROLLER://{HOST}:{self._ports[node, 'CONTROLLER']}"
         if self._uses_zookeeper:
             roles = {"broker.id": str(node), "zookeeper.connect": f"{HOST}:{self._ports[1, 'CONTROLLER']}"}
-            del named["CONTROLLER"]
+            listeners = advertised
+        else:
+            roles = {
+                "node.id": str(node),
+                "controller.quorum.voters": self._voters(),
+                "process.roles": "broker,controller",
+                "controller.listener.names": "CONTROLLER",
+            }
+            listeners = [*advertised, controller]
+        security = [f"{name}:{name}" for name in self._listeners]
+        replication = str(min(self._count, MAX_REPLICATION))
         return {
             **parse_properties(shipped),
             **roles,
-            "listeners": ",".join(named.values()),
-            "advertised.listeners": ",".join(named[name] for name in self._listeners),
+            "listeners": ",".join(listeners),
+            "advertised.listeners": ",".join(advertised),
             "listener.security.protocol.map": ",".join([*security, "CONTROLLER:PLAINTEXT"]),
             "inter.broker.listener.name": "PLAINTEXT",
             "default.replication.factor": replication,
@@ -242,9 +255,15 @@ class BrokerCluster:
             **{name: value.replace("{node}", str(node)) for name, value in self._config.items()},
         }
 
+    def _voters(self) -> str:
+        return ",".join([f"{node}@{HOST}:{self._ports[node, 'CONTROLLER']}" for node in self._nodes()])
+
     def _await_ready(self, deadline: Deadline) -> None:
         """Waits until every running node responds and knows all running nodes."""
-        running = {node for node, broker in self._brokers.items() if broker.pid is not None}
+        running = set()
+        for node, broker in self._brokers.items():
+            if broker.pid is not None:
+                running.add(node)
         for node in sorted(running):
             self._await_port(node, deadline)
         for node in sorted(running):
@@ -280,8 +299,11 @@ class BrokerCluster:
                 response = connection.call(request, deadline)
         except GroupSourceError:
             return set()
-        own = self._uses_zookeeper or response.cluster_id == self._cluster_id  # ZooKeeper chooses another id
-        return {broker.node_id for broker in response.brokers} if own else set()
+        # ZooKeeper chooses another id.
+        is_other_program = not self._uses_zookeeper and response.cluster_id != self._cluster_id
+        if is_other_program:
+            return set()
+        return {broker.node_id for broker in response.brokers}
 
     def _wait_before_retry(self, node: int, deadline: Deadline) -> None:
         broker = self._brokers[node]

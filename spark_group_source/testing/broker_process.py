@@ -63,7 +63,11 @@ class BrokerProcess:
     @property
     def pid(self) -> int | None:
         """The process id, or ``None`` if the process does not run."""
-        return self._process.pid if self._process and self._process.poll() is None else None
+        if self._process is None:
+            return None
+        if self._process.poll() is not None:
+            return None
+        return self._process.pid
 
     def format(self, cluster_id: str) -> None:
         """Creates the data directory. Call this once per node.
@@ -102,17 +106,23 @@ class BrokerProcess:
         PortTaken: the process ended because it could not bind a port.
         EmbeddedKafkaError: the process ended for another reason; the text holds its log.
         """
-        if self._process is None or self._process.poll() is None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
             return
         log = self.log_from_first_error()
-        kind = PortTaken if "Address already in use" in log else EmbeddedKafkaError
-        raise kind(f"Broker {self.node_id} ended with exit code {self._process.returncode}. Its log says: {log}")
+        happened = f"Broker {self.node_id} ended with exit code {self._process.returncode}. Its log says: {log}"
+        if "Address already in use" in log:
+            raise PortTaken(happened)
+        raise EmbeddedKafkaError(happened)
 
     def log_from_first_error(self) -> str:
         """Returns the log from the first error on, or its end if it has no error. A stop logs much after an error."""
         text = self._log.read_text(encoding="utf-8", errors="replace")
         error = re.search(r"^.* (?:ERROR|FATAL) .*$|^.*Exception.*$", text, re.MULTILINE)
-        return text[error.start() :][:LOG_LENGTH].strip() if error else self.log_tail()
+        if error is None:
+            return self.log_tail()
+        return text[error.start() :][:LOG_LENGTH].strip()
 
     def log_tail(self) -> str:
         """Returns the end of the log."""

@@ -72,7 +72,9 @@ def cache_directory() -> Path:
     configured = os.environ.get("SPARK_GROUP_SOURCE_CACHE")
     if configured:
         return Path(configured).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    base = os.environ.get("XDG_CACHE_HOME")
+    if not base:
+        base = "~/.cache"
     return Path(base).expanduser() / "spark-group-source"
 
 
@@ -82,17 +84,28 @@ def ivy_jar() -> Path:
     Raises:
         EmbeddedKafkaError: neither contains the jar.
     """
-    spark = importlib.util.find_spec("pyspark")
-    homes = [Path(os.environ["SPARK_HOME"])] if "SPARK_HOME" in os.environ else []
-    homes += [Path(each) for each in (spark.submodule_search_locations or [])] if spark else []
+    homes = _spark_homes()
     for home in homes:
-        for jar in sorted((home / "jars").glob("ivy-*.jar")):
+        for jar in sorted(Path(home, "jars").glob("ivy-*.jar")):
             return jar
+    searched = "PySpark, which is not installed"
+    if homes:
+        searched = ", ".join(homes)
     raise EmbeddedKafkaError(
-        f"No ivy-*.jar was found in the jars of {', '.join(map(str, homes)) or 'PySpark, which is not installed'}.",
+        f"No ivy-*.jar was found in the jars of {searched}.",
         "Install the full pyspark package (not pyspark-client), or set SPARK_GROUP_SOURCE_KAFKA_LIBS to"
         " the libs directory of an unpacked Kafka download.",
     )
+
+
+def _spark_homes() -> list[str]:
+    homes = []
+    if "SPARK_HOME" in os.environ:
+        homes.append(os.environ["SPARK_HOME"])
+    spark = importlib.util.find_spec("pyspark")
+    if spark is not None and spark.submodule_search_locations is not None:
+        homes += spark.submodule_search_locations
+    return homes
 
 
 def ivy_command(module: Path, libs: Path, cache: Path) -> list[str]:
@@ -117,9 +130,7 @@ def _fetch(version: str, libs: Path) -> None:
     # the jars valid: an interrupted download never passes for a complete download.
     with tempfile.TemporaryDirectory(dir=libs.parent, prefix=f".kafka-{version}-") as work:
         module = Path(work, "ivy.xml")
-        old = tuple(map(int, version.split("."))) < (2, 4)
-        scala, more = ("2.12", ZOOKEEPER) if old else ("2.13", "")
-        module.write_text(MODULE.format(version=version, scala=scala, more=more), encoding="utf-8")
+        module.write_text(_ivy_module(version), encoding="utf-8")
         partial = Path(work, "libs")
         command = ivy_command(module, partial, libs.parent / "ivy")
         for attempt in range(1, ATTEMPTS + 1):
@@ -135,6 +146,13 @@ def _fetch(version: str, libs: Path) -> None:
     )
 
 
+def _ivy_module(version: str) -> str:
+    numbers = tuple(int(each) for each in version.split("."))
+    if numbers < (2, 4):
+        return MODULE.format(version=version, scala="2.12", more=ZOOKEEPER)
+    return MODULE.format(version=version, scala="2.13", more="")
+
+
 def _run(command: list[str]) -> str:
     """Runs Ivy; returns the error, or an empty text after a success."""
     try:
@@ -147,4 +165,6 @@ def _run(command: list[str]) -> str:
     if completed.returncode != 0:
         return f"exit code {completed.returncode}: {tail}"
     # Ivy exits with 0 even if a single artifact failed to download.
-    return tail if "FAILED DOWNLOADS" in completed.stdout or "UNRESOLVED" in completed.stdout else ""
+    if "FAILED DOWNLOADS" in completed.stdout or "UNRESOLVED" in completed.stdout:
+        return tail
+    return ""

@@ -20,9 +20,13 @@ def java() -> str:
         EmbeddedKafkaError: Java is missing.
     """
     home = os.environ.get("JAVA_HOME")
-    command = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
-    if not command:
-        reason = f"JAVA_HOME is {home}, without bin/java" if home else "JAVA_HOME is not set and the PATH has no java"
+    if home:
+        command = shutil.which("java", path=str(Path(home) / "bin"))
+        reason = f"JAVA_HOME is {home}, without bin/java"
+    else:
+        command = shutil.which("java")
+        reason = "JAVA_HOME is not set and the PATH has no java"
+    if command is None:
         raise EmbeddedKafkaError(
             f"Java was not found: {reason}.",
             "Install Java 17 or later, which Spark also needs, or set JAVA_HOME to its directory"

@@ -15,7 +15,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.testing.broker_cluster import MAX_REPLICATION, BrokerCluster
 from spark_group_source.testing.errors import EmbeddedKafkaError, RowError
 from spark_group_source.testing.java import BRIEF, java_command
-from spark_group_source.testing.rows import Row, records
+from spark_group_source.testing.rows import Record, Row, records
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer
@@ -83,9 +83,13 @@ class EmbeddedKafka(BrokerCluster):
         from kafka import TopicPartition
         from kafka.admin import NewTopic, OffsetSpec
 
-        if replication < 0 and self.version < (2, 4):  # where brokers know no default
+        brokers_have_default = self.version >= (2, 4)
+        if replication < 0 and not brokers_have_default:
             replication = min(self._count, MAX_REPLICATION)
-        topic = NewTopic(name, partitions, replication, topic_configs=dict(config or {}))
+        configs: dict[str, str] = {}
+        if config is not None:
+            configs.update(config)
+        topic = NewTopic(name, partitions, replication, topic_configs=configs)
         self._ask(lambda admin: admin.create_topics([topic], wait_for_metadata=True))
         # With thousands of partitions the metadata names the leaders long before their logs exist.
         specs = {TopicPartition(name, number): OffsetSpec.EARLIEST for number in range(partitions)}
@@ -100,7 +104,7 @@ class EmbeddedKafka(BrokerCluster):
     def topics(self) -> list[str]:
         """Returns the names of all topics except Kafka's internal topics, sorted."""
         names = self._ask(lambda admin: admin.list_topics())
-        return sorted(name for name in names if not name.startswith("__"))
+        return sorted([name for name in names if not name.startswith("__")])
 
     def produce(
         self, topic: str | None, rows: Iterable[Row] | DataFrame, partition: int | None = None, **config: object
@@ -121,13 +125,13 @@ class EmbeddedKafka(BrokerCluster):
         Raises:
             RowError: a row cannot be written; the rows before it may have been written.
         """
+        chosen = self._kept_producer()
+        if config:
+            chosen = self.producer(**config)
         sent = []
-        with self.producer(**config) if config else self._kept_producer() as producer:
+        with chosen as producer:
             for row in records(rows):
-                if (to := topic or row.topic) is None:
-                    raise RowError("A row names no topic.", "Name a topic for all rows, or in each row.")
-                number = row.partition if partition is None else partition
-                sent.append(producer.send(to, row.value, row.key, list(row.headers), number, row.timestamp))
+                sent.append(_send(producer, topic, partition, row))
             producer.flush(PRODUCE_TIMEOUT_S)
         acknowledged = [future.get(PRODUCE_TIMEOUT_S) for future in sent]
         return [(record.partition, record.offset) for record in acknowledged]
@@ -155,7 +159,9 @@ class EmbeddedKafka(BrokerCluster):
             EmbeddedKafkaError: the tool failed; the text holds its output.
         """
         arguments = ("--bootstrap-server", self.bootstrap_servers, *arguments)
-        main = OLD_GROUP_COMMAND if self.version < (3, 8) else GROUP_COMMAND
+        main = GROUP_COMMAND
+        if self.version < (3, 8):
+            main = OLD_GROUP_COMMAND
         command = java_command(
             self.libs, "256m", main, arguments, BRIEF, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
         )
@@ -163,7 +169,9 @@ class EmbeddedKafka(BrokerCluster):
         output = completed.stdout.strip()
         # The tool exits with 0 even if the group does not exist or no broker responds.
         if completed.returncode != 0 or output.startswith("Error:"):
-            reason = output or completed.stderr.strip()
+            reason = output
+            if not reason:
+                reason = completed.stderr.strip()
             raise EmbeddedKafkaError(f"kafka-consumer-groups {' '.join(arguments)} failed: {reason}")
         return output
 
@@ -207,9 +215,11 @@ class EmbeddedKafka(BrokerCluster):
         # The coordinator is not available yet at a group's first use, and after a restart.
         request = functools.partial(self._ask, lambda admin: admin.list_group_offsets(group))
         offsets = _retry(request, COORDINATOR_TIMEOUT_S)[group]
-        return {
-            (tp.topic, tp.partition): each.offset for tp, each in sorted(offsets.items()) if topic in (None, tp.topic)
-        }
+        committed = {}
+        for tp in sorted(offsets):
+            if topic is None or tp.topic == topic:
+                committed[tp.topic, tp.partition] = offsets[tp].offset
+        return committed
 
     def lag(self, group: str, topic: str) -> dict[int, int]:
         """Returns the group's lag in each partition of a topic; fast enough to poll.
@@ -225,8 +235,11 @@ class EmbeddedKafka(BrokerCluster):
 
     def active_groups(self) -> list[str]:
         """Returns the ids of groups that have members now, or had members a moment ago; fast."""
-        groups = self._ask(lambda admin: admin.list_groups())
-        return sorted(group["group_id"] for group in groups if group["group_state"] not in ("Empty", "Dead"))
+        active = []
+        for group in self._ask(lambda admin: admin.list_groups()):
+            if group["group_state"] not in ("Empty", "Dead"):
+                active.append(group["group_id"])
+        return sorted(active)
 
     # Clients of kafka-python
 
@@ -286,6 +299,17 @@ class EmbeddedKafka(BrokerCluster):
         if self._group_client is not None:
             self._group_client.close()
         self._admin = self._producer = self._group_client = None
+
+
+def _send(producer: KafkaProducer, topic: str | None, partition: int | None, row: Record) -> Any:
+    """Sends a row to this topic and partition, or to those of the row; returns the future of the acknowledgement."""
+    if topic is None:
+        topic = row.topic
+    if topic is None:
+        raise RowError("A row names no topic.", "Name a topic for all rows, or in each row.")
+    if partition is None:
+        partition = row.partition
+    return producer.send(topic, row.value, row.key, list(row.headers), partition, row.timestamp)
 
 
 def _retry(request: Callable[[], Any], timeout_s: float) -> Any:

@@ -87,8 +87,9 @@ def run_available_now(
     from spark_group_source.testing import runs
 
     def run(frame: DataFrame, checkpoint: str | Path | None = None, **options: Any) -> DataFrame:
-        directory = checkpoint or tmp_path_factory.mktemp("checkpoint")
-        return runs.run_available_now(frame, directory, embedded_kafka, **options)
+        if checkpoint is None:
+            checkpoint = tmp_path_factory.mktemp("checkpoint")
+        return runs.run_available_now(frame, checkpoint, embedded_kafka, **options)
 
     return run
 

@@ -75,7 +75,8 @@ def _named(row: Any) -> Mapping[str, Any]:
 
 
 def _record(row: Mapping[str, Any]) -> Record:
-    if unknown := sorted(set(row) - set(Record._fields)):
+    unknown = sorted(set(row) - set(Record._fields))
+    if unknown:
         raise ValueError(f"{', '.join(map(repr, unknown))} is not a field of a record")
     record = Record(
         key=_bytes("key", row.get("key")),
@@ -91,14 +92,21 @@ def _record(row: Mapping[str, Any]) -> Record:
 
 
 def _bytes(name: str, value: Any) -> bytes | None:
-    if value is None or isinstance(value, (bytes, bytearray)):
-        return None if value is None else bytes(value)
+    if value is None:
+        return None
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
     return str(_typed(name, value, str)).encode()
 
 
 def _headers(headers: Any) -> tuple[tuple[str, bytes], ...]:
+    pairs = headers
+    if headers is None:
+        pairs = ()
+    elif isinstance(headers, Mapping):
+        pairs = headers.items()
     converted = []
-    for name, value in headers.items() if isinstance(headers, Mapping) else headers or ():
+    for name, value in pairs:
         content = _bytes(f"header {name}", value)
         if content is None:
             raise ValueError(f"the header {name} is null, which kafka-python does not write")
@@ -115,6 +123,9 @@ def _milliseconds(timestamp: Any) -> int | None:
 
 
 def _typed(name: str, value: Any, expected: type) -> Any:
-    if value is None or (isinstance(value, expected) and not isinstance(value, bool)):
+    if value is None:
+        return None
+    is_bool = isinstance(value, bool)  # an int in Python
+    if isinstance(value, expected) and not is_bool:
         return value
     raise TypeError(f"its {name} is of type {type(value).__name__}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,10 @@ def await_end(query: StreamingQuery, kafka: EmbeddedKafka, timeout: float) -> No
 
 
 def _stuck(query: StreamingQuery, kafka: EmbeddedKafka, timeout: float) -> StuckQuery:
-    sizes = {each["batchId"]: each["numInputRows"] for each in query.recentProgress if each["numInputRows"]}
+    sizes = {}
+    for progress in query.recentProgress:
+        if progress["numInputRows"] > 0:
+            sizes[progress["batchId"]] = progress["numInputRows"]
     return StuckQuery(
         f"The query did not end within {timeout:.0f} s. Spark says {query.status['message']!r}, after {len(sizes)}"
         f" batches with {sum(sizes.values())} rows. {_describe_groups(kafka)}",
@@ -53,22 +57,29 @@ def _describe_groups(kafka: EmbeddedKafka) -> str:
         groups = [_describe_group(kafka, group) for group in kafka.active_groups()]
     except (KafkaError, OSError) as error:
         return f"The groups are unknown, because Kafka did not respond: {error!r}."
-    return " ".join(groups) or "No group has members."
+    if not groups:
+        return "No group has members."
+    return " ".join(groups)
 
 
 def _describe_group(kafka: EmbeddedKafka, group: str) -> str:
     members = [f"{member.client_id} with {member.partitions} partitions" for member in kafka.members(group)]
     topics = sorted({topic for topic, _ in kafka.committed(group)})
-    behind = [
-        f"{topic}-{number} by {count}"
-        for topic in topics
-        for number, count in kafka.lag(group, topic).items()
-        if count > 0
-    ]
+    behind = []
+    for topic in topics:
+        for number, count in kafka.lag(group, topic).items():
+            if count > 0:
+                behind.append(f"{topic}-{number} by {count}")
     return (
-        f"Group {group} is {kafka.group_state(group)}, members are {', '.join(members) or 'none'};"
-        f" it is behind in {', '.join(behind) or 'nothing'}."
+        f"Group {group} is {kafka.group_state(group)}, members are {_listed(members, 'none')};"
+        f" it is behind in {_listed(behind, 'nothing')}."
     )
+
+
+def _listed(texts: Sequence[str], empty: str) -> str:
+    if not texts:
+        return empty
+    return ", ".join(texts)
 
 
 RUN_TIMEOUT_S = 120.0
@@ -135,8 +146,9 @@ def _combined(frame: DataFrame, batches: dict[int, pa.Table], output_mode: str) 
     tables = [batches[number] for number in sorted(batches)]
     if output_mode == "complete":
         tables = tables[-1:]
-    rows = pa.concat_tables(tables) if tables else []
-    return frame.sparkSession.createDataFrame(rows, frame.schema)
+    if not tables:
+        return frame.sparkSession.createDataFrame([], frame.schema)
+    return frame.sparkSession.createDataFrame(pa.concat_tables(tables), frame.schema)
 
 
 def _run_has_all_batches() -> bool:

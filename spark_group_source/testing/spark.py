@@ -58,7 +58,9 @@ def local_spark(warehouse: Path) -> Iterator[SparkSession]:
             f"PySpark cannot be imported: {error}.", 'pip install "spark_group_source[spark,testing]"'
         ) from error
     running = SparkSession.getActiveSession()
-    session = running or _start(warehouse, command)
+    session = running
+    if session is None:
+        session = _start(warehouse, command)
     register(session)
     try:
         yield session

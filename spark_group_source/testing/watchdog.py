@@ -54,7 +54,10 @@ def main(directory: str) -> None:
     watched: set[int] = set()
     for line in sys.stdin:
         pid = int(line[1:])
-        (watched.add if line[0] == "+" else watched.discard)(pid)
+        if line.startswith("+"):
+            watched.add(pid)
+        else:
+            watched.discard(pid)
     for pid in watched:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import os
 import pkgutil
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import spark_group_source
+from spark_group_source import errors
 from spark_group_source.__main__ import main, sections
 from spark_group_source.errors import GroupSourceError
 
@@ -30,6 +32,21 @@ def error_classes(base: type[GroupSourceError] = GroupSourceError) -> list[type[
         if module.name.endswith("errors"):
             importlib.import_module(module.name)
     return [base, *(found for child in base.__subclasses__() for found in error_classes(child))]
+
+
+def drawn(base: type[GroupSourceError], indent: str = "") -> list[str]:
+    """The lines of the tree below a class, as the docstring of ``errors`` draws them, without descriptions."""
+    children = [each for each in base.__subclasses__() if each.__module__ == errors.__name__]
+    lines = []
+    for child in children:
+        corner, below = ("└── ", "    ") if child is children[-1] else ("├── ", "│   ")
+        lines += [f"{indent}{corner}{child.__name__}", *drawn(child, indent + below)]
+    return lines
+
+
+def test_the_docstring_draws_the_tree_of_errors() -> None:
+    tree = re.findall(r"^ {4}([ │]*[├└]── \w+) {2,}\S", inspect.getdoc(errors) or "", re.M)
+    assert tree == drawn(GroupSourceError)
 
 
 def strings_of_the_package() -> str:
