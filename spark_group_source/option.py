@@ -1,5 +1,6 @@
-"""One row of the option table, and parsers that several rooms use. A parser raises ValueError for an invalid text: it
-completes "It must be".
+"""One row of the option table, and parsers that several packages use.
+
+A parser raises ValueError for an invalid text; the message completes "It must be".
 """
 
 from __future__ import annotations
@@ -40,10 +41,13 @@ def non_blank(text: str) -> str:
 def one_of(text: str, names: tuple[str, ...]) -> str:
     """One of these names, in upper case."""
     name = text.strip().upper()
-    if name not in names:
-        near = completed_or_nearest(name, names)
-        raise ValueError(f"one of {', '.join(names)}" + (f" (did you mean {near}?)" if near else ""))
-    return name
+    if name in names:
+        return name
+    expected = f"one of {', '.join(names)}"
+    near = completed_or_nearest(name, names)
+    if near is not None:
+        expected += f" (did you mean {near}?)"
+    raise ValueError(expected)
 
 
 def secret(text: str) -> Secret:

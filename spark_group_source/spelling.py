@@ -1,4 +1,7 @@
-"""The option that a mistyped name means, if that is clear: a suggestion must not turn the meaning round."""
+"""The spelling of names: which option a mistyped name means, if that is clear.
+
+A suggestion must not turn the meaning round: ``maxOffsets`` is no suggestion for ``minOffsets``.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import re
 from collections.abc import Iterable
 
 MAX_ERRORS = 2
-"""Letters that may be missing, wrong, superfluous or swapped; one in a name of at most :data:`SHORT` letters."""
+"""Maximum number of letters that are missing, wrong, superfluous or swapped."""
 
+MAX_ERRORS_IF_SHORT = 1
 SHORT = 6
+"""Maximum number of letters of a short name."""
 
 _OPPOSITES = (
     ("min", "max"),
@@ -32,10 +37,18 @@ def letters(name: str) -> str:
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate that ``name`` is, but for a few letters; ``None`` if there is none."""
     typed = letters(name)
-    allowed = 1 if len(typed) <= SHORT else MAX_ERRORS
-    close = [(distance(typed, letters(each), allowed), each) for each in candidates if not _contradict(name, each)]
-    errors, found = min(close, default=(allowed + 1, ""))
-    return found if errors <= allowed else None
+    allowed = MAX_ERRORS
+    if len(typed) <= SHORT:
+        allowed = MAX_ERRORS_IF_SHORT
+    close = []
+    for candidate in candidates:
+        errors = distance(typed, letters(candidate), allowed)
+        if errors <= allowed and not _contradict(name, candidate):
+            close.append((errors, candidate))
+    if not close:
+        return None
+    _, found = min(close)
+    return found
 
 
 def completed_or_nearest(name: str, candidates: Iterable[str]) -> str | None:
@@ -44,7 +57,9 @@ def completed_or_nearest(name: str, candidates: Iterable[str]) -> str | None:
     longer = [each for each in known if letters(each).startswith(letters(name))]
     if not longer:
         return nearest(name, known)
-    return longer[0] if len(longer) == 1 else None
+    if len(longer) > 1:
+        return None
+    return longer[0]
 
 
 def _contradict(name: str, other: str) -> bool:
@@ -52,8 +67,13 @@ def _contradict(name: str, other: str) -> bool:
     if sorted(re.findall(r"\d", name)) != sorted(re.findall(r"\d", other)):
         return True
     words, others = _words(name), _words(other)
-    pairs = [*_OPPOSITES, *(pair[::-1] for pair in _OPPOSITES)]
-    return any(one in words - others and opposite in others - words for one, opposite in pairs)
+    only_in_name, only_in_other = words - others, others - words
+    for word, opposite in _OPPOSITES:
+        if word in only_in_name and opposite in only_in_other:
+            return True
+        if opposite in only_in_name and word in only_in_other:
+            return True
+    return False
 
 
 def _words(name: str) -> set[str]:
@@ -74,9 +94,12 @@ def distance(one: str, other: str, most: int) -> int:
         for column, other_letter in enumerate(other, 1):
             replaced = row[column - 1] + (letter != other_letter)
             best = min(replaced, row[column] + 1, next_row[-1] + 1)
-            swapped = at > 1 and column > 1 and letter == other[column - 2] and one[at - 2] == other_letter
-            if swapped:
+            if at > 1 and column > 1 and _are_swapped(one[at - 2 : at], other[column - 2 : column]):
                 best = min(best, before[column - 2] + 1)
             next_row.append(best)
         before, row = row, next_row
     return row[-1]
+
+
+def _are_swapped(two: str, others: str) -> bool:
+    return two == others[::-1]

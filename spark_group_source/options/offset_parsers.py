@@ -21,6 +21,7 @@ from spark_group_source.options.offset_specs import (
     SpecificOffsets,
     as_json,
 )
+from spark_group_source.options.values import word
 from spark_group_source.text import printable
 
 EXAMPLE_OFFSETS = '{"orders":{"0":23,"1":-2}}'
@@ -55,9 +56,9 @@ def parse_start(text: str) -> Earliest | Latest | FromCommitted | SpecificOffset
         f' earliest, -1 is latest and "{OTHERS}" stands for all other partitions, for example {EXAMPLE_OFFSETS} or'
         f" {EXAMPLE_TOPICS}"
     )
-    word = words.get(text.strip().lower())
-    if word is not None:
-        return word
+    start = words.get(text.strip().lower())
+    if start is not None:
+        return start
     return _specific(text, "startingOffsets", expected)
 
 
@@ -68,10 +69,7 @@ def parse_fallback(text: str) -> FromCommitted:
         ValueError: the value is invalid; the message completes "It must be".
     """
     fallbacks = {"earliest": FromCommitted(Earliest()), "latest": FromCommitted(Latest()), "fail": FromCommitted(None)}
-    try:
-        return fallbacks[text.strip().lower()]
-    except KeyError:
-        raise ValueError("earliest, latest or fail") from None
+    return fallbacks[word(text, *fallbacks)]
 
 
 def parse_end(text: str) -> Latest | SpecificOffsets:
@@ -158,9 +156,7 @@ def parse_timestamp_strategy(text: str) -> bool:
     Raises:
         ValueError: the value is invalid; the message completes "It must be".
     """
-    if text.strip().lower() not in ("error", "latest"):
-        raise ValueError("error or latest")
-    return text.strip().lower() == "latest"
+    return word(text, "error", "latest") == "latest"
 
 
 def timestamp_parser(option: str, or_latest: bool = False) -> Callable[[str], AtTimestamp]:

@@ -45,7 +45,6 @@ _RELATED = (
 )
 """The places of two options in seconds, and the minimum ratio of the second to the first."""
 
-
 _IN_REQUESTS = ("group.session_timeout", "wire.request_timeout")
 """The places above whose milliseconds must fit into 32 bits."""
 
@@ -55,30 +54,25 @@ def with_derived_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     values = dict(given)
     for small, large, ratio in _RELATED:
         if small in given and large not in given:
-            maximum = MAX_INT32 / 1000 if large in _IN_REQUESTS else FOREVER
-            values[large] = min(max(values.get(large, default_of(large)), given[small] * ratio), maximum)
+            least = given[small] * ratio
+            values[large] = min(max(_value(values, large), least), _maximum_seconds(large))
         elif large in given and small not in given:
-            values[small] = min(values.get(small, default_of(small)), given[large] / ratio)
+            values[small] = min(_value(values, small), given[large] / ratio)
     return values
 
 
-_PEM = (
-    "Set PEM text in 'kafka.ssl.truststore.certificates', 'kafka.ssl.keystore.key' or"
-    " 'kafka.ssl.keystore.certificate.chain'."
-)
+def _value(values: Mapping[str, Any], place: str) -> Any:
+    """The value of an option, or its default."""
+    return values.get(place, default_of(place))
 
 
-_HIDDEN = "has an invalid value, which is not shown because it may contain a secret"
-
-
-_SECRET = re.compile(r"password|secret|LoginModule|@|eyJ[\w-]{8}", re.IGNORECASE)
-"""Matches a value that may contain a secret in the wrong option: a JAAS config, a URL with a password, a token."""
+def _maximum_seconds(place: str) -> float:
+    if place in _IN_REQUESTS:
+        return MAX_INT32 / 1000
+    return FOREVER
 
 
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
-
-
-_PAGE = "Remove it, or choose one of the options in docs/options.md."
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -91,7 +85,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     for key, text in given.items():
         option = _BY_KEY.get(key.lower())
         if option is None:
-            raise unsupported_option(key) or _unknown(key)
+            raise _not_an_option(key)
         values[option.place] = _parsed(option, text)
     check_required(values)
     check_topics(values)
@@ -101,26 +95,43 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     return options
 
 
+_PEM = (
+    "Set PEM text in 'kafka.ssl.truststore.certificates', 'kafka.ssl.keystore.key' or"
+    " 'kafka.ssl.keystore.certificate.chain'."
+)
+_HIDDEN = "has an invalid value, which is not shown because it may contain a secret"
+_SECRET = re.compile(r"password|secret|LoginModule|@|eyJ[\w-]{8}", re.IGNORECASE)
+"""Matches a value that may contain a secret in the wrong option: a JAAS config, a URL with a password, a token."""
+
+
 def _parsed(option: Option, text: str) -> Any:
     """The value of an option. An error shows the text unless it may contain a secret."""
-    if "-----BEGIN " in text and not option.secret:
+    has_pem = "-----BEGIN " in text
+    if has_pem and not option.secret:
         raise OptionError(f"Option '{option.name}' contains PEM text, which is not shown.", _PEM)
     try:
         return option.parse(text)
     except ValueError as error:
-        problem, expected = f"is {quoted(text)}", str(error)
+        expected = str(error)
+    problem = f"is {quoted(text)}"
     if option.secret:
         problem = _HIDDEN
     elif _SECRET.search(text):
-        # The parentheses quote the value.
-        problem, expected = _HIDDEN, expected.partition(" (")[0]
+        problem = _HIDDEN
+        expected = expected.partition(" (")[0]  # the parentheses quote the value
     raise OptionError(f"Option '{option.name}' {problem}.", f"It must be {expected}.")
 
 
-def _unknown(key: str) -> OptionError:
-    name = nearest(key, (option.name for option in OPTIONS))
-    # The message does not show the value: an unknown option may be a secret.
-    return OptionError(f"Option {quoted(key)} is unknown.", f"Did you mean '{name}'?" if name else _PAGE)
+def _not_an_option(key: str) -> OptionError:
+    """The error for a name that no option has. It does not show the value, which may be a secret."""
+    unsupported = unsupported_option(key)
+    if unsupported is not None:
+        return unsupported
+    action = "Remove it, or choose one of the options in docs/options.md."
+    name = nearest(key, [option.name for option in OPTIONS])
+    if name is not None:
+        action = f"Did you mean '{name}'?"
+    return OptionError(f"Option {quoted(key)} is unknown.", action)
 
 
 _FIRST_AND_MAXIMUM = (
@@ -134,10 +145,10 @@ _FIRST_AND_MAXIMUM = (
 
 def _settings(values: dict[str, Any]) -> SourceOptions:
     """The settings with these values, which are by place, and the defaults."""
-    given = [option.name for option in OPTIONS if values.get(option.place) not in (None, default_of(option.place))]
+    given = _names_without_default(values)
     # A first backoff above the maximum is the maximum, as in Kafka's Java client.
-    for small, large in _FIRST_AND_MAXIMUM:
-        values[small] = min(values.get(small, default_of(small)), values.get(large, default_of(large)))
+    for first, maximum in _FIRST_AND_MAXIMUM:
+        values[first] = min(_value(values, first), _value(values, maximum))
     if ASSIGNED in values:
         values[TOPICS] = tuple(numbers_by_topic(values[ASSIGNED]))
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
@@ -155,3 +166,13 @@ def _settings(values: dict[str, Any]) -> SourceOptions:
     wire = WireOptions(**parts["wire"], tls=tls, sasl=sasl)
     group = GroupSettings(**{"group_id": ""} | parts["group"], subscription=subscription, wire=wire)
     return SourceOptions(group=group, fetch=FetchSettings(**parts["fetch"]), **parts[""])
+
+
+def _names_without_default(values: Mapping[str, Any]) -> list[str]:
+    """The names of the options with another value than the default, in the order of the table."""
+    names = []
+    for option in OPTIONS:
+        value = values.get(option.place)
+        if value is not None and value != default_of(option.place):
+            names.append(option.name)
+    return names

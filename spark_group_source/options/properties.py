@@ -87,7 +87,10 @@ def _check_name(number: int, name: str, value: str) -> None:
 
 def _option_name(name: str) -> str:
     lower = name.lower()
-    return _NAMES.get(lower) or _NAMES.get(f"kafka.{lower}") or name
+    for written in (lower, f"kafka.{lower}"):
+        if written in _NAMES:
+            return _NAMES[written]
+    return name
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -95,16 +98,27 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     logical, begun_at = "", 0
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = natural.lstrip(" \t\f")
-        if not begun_at and (not line or line.startswith(("#", "!"))):
-            continue
-        begun_at = begun_at or number
-        continues = (len(line) - len(line.rstrip("\\"))) % 2 == 1
-        logical += line[:-1] if continues else line
-        if not continues:
-            yield begun_at, logical
+        if begun_at == 0:
+            if _is_blank_or_comment(line):
+                continue
+            begun_at = number
+        if _continues(line):
+            logical += line[:-1]
+        else:
+            yield begun_at, logical + line
             logical, begun_at = "", 0
     if logical:
         yield begun_at, logical
+
+
+def _is_blank_or_comment(line: str) -> bool:
+    return not line or line.startswith(("#", "!"))
+
+
+def _continues(line: str) -> bool:
+    """Whether the line ends with a backslash that no other backslash escapes."""
+    backslashes = len(line) - len(line.rstrip("\\"))
+    return backslashes % 2 == 1
 
 
 def _unescaped(text: str) -> str:

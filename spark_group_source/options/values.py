@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from typing import Any
 
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.option import non_blank
@@ -26,20 +27,34 @@ FOREVER = 1e9
 
 def host_ports(text: str) -> tuple[tuple[str, int], ...]:
     """``host:port`` pairs, each once; a scheme before a host is ignored."""
-    pairs = []
-    for pair in filter(None, (part.strip() for part in text.split(","))):
-        if re.match(r"[A-Za-z_]+:?/", pair) and not re.match(r"[A-Za-z_]+://[^/]+$", pair):
-            raise ValueError("host:port pairs separated by commas, and no URLs: broker1:9092, without a scheme or path")
-        match = re.fullmatch(r"(?:[A-Za-z_]+://)?(\[[\w.:%-]+\]|[\w.%-]+):(\d{1,5})", pair)
-        if not match or not 0 < int(match[2]) < 65536:
-            raise ValueError(
-                "host:port pairs separated by commas, for example broker1:9092,broker2:9092; an IPv6 address needs"
-                " brackets: [::1]:9092"
-            )
-        pairs.append((match[1].strip("[]"), int(match[2])))
+    pairs = [_host_port(pair) for pair in _listed(text)]
     if not pairs:
         raise ValueError("at least one host:port pair, for example broker1:9092")
     return tuple(dict.fromkeys(pairs))
+
+
+def _listed(text: str) -> list[str]:
+    """The parts between commas that are not blank."""
+    parts = [part.strip() for part in text.split(",")]
+    return [part for part in parts if part]
+
+
+def _host_port(pair: str) -> tuple[str, int]:
+    is_url = re.match(r"[A-Za-z_]+:?/", pair)
+    has_only_a_scheme = re.match(r"[A-Za-z_]+://[^/]+$", pair)
+    if is_url and not has_only_a_scheme:
+        raise ValueError("host:port pairs separated by commas, and no URLs: broker1:9092, without a scheme or path")
+    match = re.fullmatch(r"(?:[A-Za-z_]+://)?(\[[\w.:%-]+\]|[\w.%-]+):(\d{1,5})", pair)
+    if match is None or not _is_port(int(match[2])):
+        raise ValueError(
+            "host:port pairs separated by commas, for example broker1:9092,broker2:9092; an IPv6 address needs"
+            " brackets: [::1]:9092"
+        )
+    return match[1].strip("[]"), int(match[2])
+
+
+def _is_port(number: int) -> bool:
+    return 0 < number < 2**16
 
 
 def wire_name(text: str) -> str:
@@ -49,12 +64,16 @@ def wire_name(text: str) -> str:
 
 def optional_wire_name(text: str) -> str | None:
     """As :func:`wire_name`; ``None`` for a blank text, which is the default of Kafka's Java client."""
-    return wire_name(text) if text.strip() else None
+    if not text.strip():
+        return None
+    return wire_name(text)
 
 
 def client_id(text: str) -> str:
     """As :func:`wire_name`, with room for a member id; a blank text means the source's own choice."""
-    return _fitting(text, MAX_TEXT_BYTES - MEMBER_SUFFIX_BYTES) if text.strip() else ""
+    if not text.strip():
+        return ""
+    return _fitting(text, MAX_TEXT_BYTES - MEMBER_SUFFIX_BYTES)
 
 
 def _fitting(text: str, maximum: int) -> str:
@@ -70,7 +89,7 @@ def _fitting(text: str, maximum: int) -> str:
 
 def topic_names(text: str) -> tuple[str, ...]:
     """Topic names, each once."""
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    names = tuple(dict.fromkeys(_listed(text)))
     if not names:
         raise ValueError("one or more topic names separated by commas")
     for name in names:
@@ -86,7 +105,9 @@ def _check_topic(name: str, alternative: str = "") -> None:
 
 def _legal(name: str) -> bool:
     """Kafka's rule for the names of topics and static members: org.apache.kafka.common.internals.Topic."""
-    return bool(re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name)) and name not in (".", "..")
+    if name in (".", ".."):
+        return False
+    return re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) is not None
 
 
 def instance_id(text: str) -> str:
@@ -97,26 +118,37 @@ def instance_id(text: str) -> str:
     return name
 
 
+_PARTITIONS = 'JSON of topics and their partitions, for example {"orders": [0, 1]}'
+
+
 def partitions_json(text: str) -> frozenset[TopicPartition]:
     """Partition numbers by topic, as JSON."""
-    invalid = ValueError('JSON of topics and their partitions, for example {"orders": [0, 1]}')
     try:
         # Pairs keep both of two equal names; a dictionary would silently drop the first.
         topics = json.loads(text, object_pairs_hook=tuple)
     except ValueError:
-        raise invalid from None
-    if not isinstance(topics, tuple) or not topics:
-        raise invalid
+        raise ValueError(_PARTITIONS) from None
+    is_object = isinstance(topics, tuple)
+    if not is_object or not topics:
+        raise ValueError(_PARTITIONS)
     found = set[TopicPartition]()
     for name, numbers in topics:
         _check_topic(name)
-        if not isinstance(numbers, list) or not numbers or not all(type(number) is int for number in numbers):
-            raise invalid
-        outside = [number for number in numbers if not 0 <= number < 2**31]
-        if outside:
-            raise ValueError(f"partition numbers from 0 to 2147483647 (topic {name!r} has {outside[0]})")
+        _check_partition_numbers(name, numbers)
         found |= {TopicPartition(name, number) for number in numbers}
     return frozenset(found)
+
+
+def _check_partition_numbers(topic: str, numbers: Any) -> None:
+    is_list = isinstance(numbers, list)
+    if not is_list or not numbers:
+        raise ValueError(_PARTITIONS)
+    for number in numbers:
+        if type(number) is not int:  # JSON's true is an instance of int in Python
+            raise ValueError(_PARTITIONS)
+    for number in numbers:
+        if not 0 <= number <= MAX_INT32:
+            raise ValueError(f"partition numbers from 0 to {MAX_INT32} (topic {topic!r} has {number})")
 
 
 def topic_pattern(text: str) -> str:
@@ -133,19 +165,25 @@ def topic_pattern(text: str) -> str:
     return text
 
 
+def word(text: str, *words: str) -> str:
+    """One of these words, in any case; returns it in lower case."""
+    written = text.strip().lower()
+    if written not in words:
+        raise ValueError(f"{', '.join(words[:-1])} or {words[-1]}")
+    return written
+
+
 def boolean(text: str) -> bool:
     """``true`` or ``false``."""
-    if text.strip().lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return text.strip().lower() == "true"
+    return word(text, "true", "false") == "true"
 
 
 def _whole_number(text: str, minimum: int, maximum: int, of_what: str = "") -> int:
     # Leading zeros count for nothing, as in Java; Python limits the digits that it converts.
     match = re.fullmatch(r"\+?0*(\d{1,19})", text.strip())
-    if not match or not minimum <= int(match[1]) <= maximum:
-        raise ValueError(f"a whole number{of_what}, from {minimum} to {maximum}")
-    return int(match[1])
+    if match is not None and minimum <= int(match[1]) <= maximum:
+        return int(match[1])
+    raise ValueError(f"a whole number{of_what}, from {minimum} to {maximum}")
 
 
 def positive_count(text: str) -> int:
@@ -158,24 +196,29 @@ def byte_size(text: str) -> int:
     return _whole_number(text, 1024, MAX_INT32, " of bytes")
 
 
-_BYTE_UNITS: dict[str, int] = {
-    unit: 1024**power
-    for power, units in enumerate(("b", "k kb", "m mb", "g gb", "t tb", "p pb"))
-    for unit in units.split()
+_BYTE_UNITS = {
+    **dict.fromkeys(("", "b"), 1),
+    **dict.fromkeys(("k", "kb"), 2**10),
+    **dict.fromkeys(("m", "mb"), 2**20),
+    **dict.fromkeys(("g", "gb"), 2**30),
+    **dict.fromkeys(("t", "tb"), 2**40),
+    **dict.fromkeys(("p", "pb"), 2**50),
 }
 
 
 def byte_string(text: str) -> int:
     """A size in bytes as Spark writes it: a number without a unit is in bytes, and ``k`` is 1024 bytes."""
+    size = None
     match = re.fullmatch(r"0*(\d{1,19})([a-z]*)", text.strip().lower())
-    unit = _BYTE_UNITS.get(match[2] or "b") if match else None
-    if not match or unit is None or int(match[1]) == 0:
+    if match is not None and match[2] in _BYTE_UNITS:
+        size = int(match[1]) * _BYTE_UNITS[match[2]]
+    if size is None or size == 0:
         raise ValueError(
             "a whole number of bytes of at least 1, or one with a unit (b, k, m, g, t, p), for example 10g"
         )
-    if int(match[1]) * unit > MAX_INT64:
+    if size > MAX_INT64:
         raise ValueError("less than 8192p, because the size is a 64-bit number in Spark")
-    return int(match[1]) * unit
+    return size
 
 
 def socket_buffer_size(text: str) -> int:
@@ -196,21 +239,20 @@ def byte_count(text: str) -> int:
 def port_range(text: str) -> tuple[int, int]:
     """The first and the last port of a range."""
     match = re.fullmatch(r"(\d{1,5})\s*-\s*(\d{1,5})", text.strip())
-    if not match or not 0 < int(match[1]) < int(match[2]) < 65536:
-        raise ValueError(
-            "a range of ports from 1 to 65535, for example 40000-40099, because a query and its tasks need several"
-            " connections to each broker"
-        )
-    return int(match[1]), int(match[2])
+    if match is not None:
+        first, last = int(match[1]), int(match[2])
+        if _is_port(first) and _is_port(last) and first < last:
+            return first, last
+    raise ValueError(
+        "a range of ports from 1 to 65535, for example 40000-40099, because a query and its tasks need several"
+        " connections to each broker"
+    )
 
 
 def dns_lookup(text: str) -> bool:
     """Whether the canonical names of their addresses replace the bootstrap servers."""
-    known = {"use_all_dns_ips": False, "resolve_canonical_bootstrap_servers_only": True}
-    try:
-        return known[text.strip().lower()]
-    except KeyError:
-        raise ValueError("use_all_dns_ips or resolve_canonical_bootstrap_servers_only") from None
+    canonical = "resolve_canonical_bootstrap_servers_only"
+    return word(text, "use_all_dns_ips", canonical) == canonical
 
 
 def retry_count(text: str) -> int:
@@ -220,28 +262,23 @@ def retry_count(text: str) -> int:
 
 def warn_or_fail(text: str) -> str:
     """``warn`` or ``fail``."""
-    if text.strip().lower() not in ("warn", "fail"):
-        raise ValueError("warn or fail")
-    return text.strip().lower()
+    return word(text, "warn", "fail")
 
 
 def skip_repeat_or_fail(text: str) -> str:
     """``skip``, ``repeat`` or ``fail``."""
-    if text.strip().lower() not in ("skip", "repeat", "fail"):
-        raise ValueError("skip, repeat or fail")
-    return text.strip().lower()
+    return word(text, "skip", "repeat", "fail")
 
 
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_UNITS = {"": 1e-3, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 def duration(text: str) -> float:
     """A Spark duration, in seconds; a number without a unit is in milliseconds."""
     match = re.fullmatch(r"0*(\d{1,19})\s*([a-z]*)", text.strip().lower())
-    unit = _UNITS.get(match[2] or "ms") if match else None
-    if not match or unit is None:
-        raise ValueError("a number with a unit (us, ms, s, m, min, h, d), for example 15m; without a unit it is in ms")
-    return min(int(match[1]) * unit, FOREVER)
+    if match is not None and match[2] in _UNITS:
+        return min(int(match[1]) * _UNITS[match[2]], FOREVER)
+    raise ValueError("a number with a unit (us, ms, s, m, min, h, d), for example 15m; without a unit it is in ms")
 
 
 _INTERVAL_UNITS = {
@@ -255,11 +292,16 @@ _INTERVAL_UNITS = {
 
 def interval(text: str) -> float:
     """An interval as ``trigger(processingTime=...)`` takes it, in seconds; the short units of durations are allowed."""
+    expected = "a number with a unit, for example 10 minutes or 30s (units: ms, s, m, h, d)"
     spelled = re.sub(r"^interval\s+", "", text.strip().lower())
-    parts = re.findall(r"(\d{1,19})\s*([a-z]+)", spelled)
-    if not re.fullmatch(r"(?:\d{1,19}\s*[a-z]+\s*)+", spelled) or any(unit not in _INTERVAL_UNITS for _, unit in parts):
-        raise ValueError("a number with a unit, for example 10 minutes or 30s (units: ms, s, m, h, d)")
-    return min(sum(int(number) * _INTERVAL_UNITS[unit] for number, unit in parts), FOREVER)
+    if not re.fullmatch(r"(?:\d{1,19}\s*[a-z]+\s*)+", spelled):
+        raise ValueError(expected)
+    seconds = 0.0
+    for number, unit in re.findall(r"(\d{1,19})\s*([a-z]+)", spelled):
+        if unit not in _INTERVAL_UNITS:
+            raise ValueError(expected)
+        seconds += int(number) * _INTERVAL_UNITS[unit]
+    return min(seconds, FOREVER)
 
 
 def assignor_names(text: str) -> tuple[str, ...]:
@@ -300,13 +342,9 @@ def idle_time(text: str) -> float:
 
 def group_protocol(text: str) -> bool:
     """Whether it is ``consumer``."""
-    if text.strip().lower() not in ("classic", "consumer"):
-        raise ValueError("classic or consumer")
-    return text.strip().lower() == "consumer"
+    return word(text, "classic", "consumer") == "consumer"
 
 
 def isolation_level(text: str) -> bool:
     """Whether it is ``read_committed``."""
-    if text.strip().lower() not in ("read_committed", "read_uncommitted"):
-        raise ValueError("read_committed or read_uncommitted")
-    return text.strip().lower() == "read_committed"
+    return word(text, "read_committed", "read_uncommitted") == "read_committed"
