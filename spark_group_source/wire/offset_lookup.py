@@ -41,7 +41,7 @@ def list_offsets(
 
     Partitions whose leader moved are retried. If ``missing`` is given, partitions that no broker knows are added to it
     and left out, after :data:`MIN_ATTEMPTS` and two attempts in a row without them. Partitions whose leader does not
-    answer are then left out as well; if no partition has an answer, the call fails early, and the caller retries.
+    answer are then left out as well; if nothing is known of any partition, the call fails early, and the caller retries.
     ``epochs`` receives the leader epochs of the responses: for the latest offset, that of the leader that answered.
 
     Raises:
@@ -78,7 +78,7 @@ def list_offsets(
         if not have_metadata or deadline.remaining() <= backoff or give_up:
             # The next call asks for the leaders first: a silent leader may have been replaced.
             cluster.invalidate_topics(tp.topic for tp in errors)
-            if missing is not None and offsets:
+            if missing is not None and (offsets or absent):
                 break
             raise _timeout_error(errors, unknown_is_final=missing is None)
         waiting.sleep(backoff, deadline)
@@ -111,6 +111,9 @@ def _attempt(
     )
     for response in responses:
         _interpret(response, offsets, epochs, errors)
+    for tp in timestamps:
+        if tp not in offsets and tp not in errors:
+            errors[tp] = BrokerUnavailable(f"The response of the leader of {tp} does not have the partition.")
     return errors
 
 

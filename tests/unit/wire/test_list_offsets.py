@@ -172,6 +172,25 @@ def test_a_partition_without_a_leader_is_left_out_if_others_are_found(fake: Fake
         lookup(within=100.0)
 
 
+def test_a_missing_partition_is_returned_even_if_no_other_has_a_leader(fake: FakeKafka, lookup: Lookup) -> None:
+    fake.logs["t"][0].leader = None
+    del fake.logs["t"][1]
+    missing: set[TopicPartition] = set()
+    assert lookup(missing, within=1000.0) == {}
+    assert missing == {B}
+
+
+def test_a_partition_that_a_response_lacks_is_asked_for_again_after_a_backoff(
+    fake: FakeKafka, lookup: Lookup, hand: Hand
+) -> None:
+    fake.next("ListOffsets", Fault(edit=lambda response: response.topics.clear(), broker=2), times=2)
+    assert lookup() == {"t-0": 3, "t-1": 0}
+    assert hand.now >= 30.0, "the backoff of the lookup"
+    fake.next("ListOffsets", Fault(edit=lambda response: response.topics.clear(), broker=2), times=1000)
+    with pytest.raises(RetriableError, match="t-1 timed out: The response of the leader of t-1 does not have"):
+        lookup(within=100.0)
+
+
 def test_the_lookup_fails_early_if_no_partition_has_a_leader(fake: FakeKafka, lookup: Lookup, hand: Hand) -> None:
     for log in fake.logs["t"].values():
         log.leader = None
