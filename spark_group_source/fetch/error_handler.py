@@ -29,7 +29,7 @@ from spark_group_source.offsets import EARLIEST, LATEST, may_be_same
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.leader_epochs import EpochEndOffset
 from spark_group_source.wire.metadata import Topic
-from spark_group_source.wire.offset_lookup import list_offsets
+from spark_group_source.wire.offset_lookup import ListedOffsets, list_offsets
 from spark_group_source.wire.stale_metadata import unknown_to_all
 
 log = logging.getLogger(__name__)
@@ -220,20 +220,21 @@ class FetchErrorHandler:
     def _list_offsets(self, position: FetchPosition, *timestamps: int) -> list[int] | None:
         """The offset at each timestamp. None if they are not known, which has been handled then."""
         tp = position.tp
+        found: list[ListedOffsets] = []
         try:
-            found = [
-                list_offsets(
-                    self._cluster, {tp: timestamp}, read_committed=False, deadline=self.deadline(), missing=set()
+            for at in timestamps:
+                deadline = self.deadline()
+                found.append(
+                    list_offsets(self._cluster, {tp: at}, read_committed=False, deadline=deadline, partial=True)
                 )
-                for timestamp in timestamps
-            ]
         except RetriableError as error:
             self.back_off([position], error.happened)
             return None
-        if not all(tp in offsets for offsets in found):
-            self.handle_error(position, UNKNOWN_TOPIC_ID)
-            return None
-        return [offsets[tp] for offsets in found]
+        for listed in found:
+            if tp not in listed.offsets:
+                self.handle_error(position, UNKNOWN_TOPIC_ID)
+                return None
+        return [listed.offsets[tp] for listed in found]
 
     def _skip_lost(self, position: FetchPosition, end: int, reason: str) -> None:
         """Fails because the offsets before ``end`` are lost, or warns and continues after them."""

@@ -78,15 +78,15 @@ class GroupLagClient:
             if self._is_selected(tp):
                 positions[tp] = commit.offset
         # End offsets are looked up second: otherwise a group that commits meanwhile has a negative lag.
-        missing: set[TopicPartition] = set()
-        end_offsets = list_offsets(
+        ends = list_offsets(
             self._cluster,
             dict.fromkeys(positions, LATEST),
             read_committed=self._read_committed,
             deadline=deadline,
-            missing=missing,
+            partial=True,
         )
-        return Sample(self._now(), {tp: at for tp, at in positions.items() if tp not in missing}, end_offsets)
+        existing = {tp: at for tp, at in positions.items() if tp not in ends.missing}
+        return Sample(self._now(), existing, ends.offsets)
 
     def describe(self) -> GroupDescription:
         """Returns state, members and assignment of the group. If there is no such group, the state is ``Dead``.

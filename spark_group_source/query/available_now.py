@@ -326,12 +326,11 @@ class AvailableNowTarget:
         self, partitions: Iterable[TopicPartition], spec: int, deadline: Deadline
     ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
         """The offsets that leaders return, and the partitions that do not exist."""
-        missing: set[TopicPartition] = set()
         specs = dict.fromkeys(partitions, spec)
-        offsets = list_offsets(
-            self._cluster, specs, read_committed=self._read_committed, deadline=deadline, missing=missing
+        listed = list_offsets(
+            self._cluster, specs, read_committed=self._read_committed, deadline=deadline, partial=True
         )
-        return offsets, missing
+        return listed.offsets, listed.missing
 
     def _check_progress(self) -> None:
         waited = self._clock() - self._progress_at

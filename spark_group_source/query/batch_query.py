@@ -120,7 +120,7 @@ class _BatchQuery:
     def _look_up(self, specs: Offsets, read_committed: bool | None = None) -> Offsets:
         if read_committed is None:
             read_committed = self._fetch.read_committed
-        return list_offsets(self._cluster, specs, read_committed=read_committed, deadline=self._deadline)
+        return list_offsets(self._cluster, specs, read_committed=read_committed, deadline=self._deadline).offsets
 
     def _committed(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """The group's committed offsets; retriable errors are retried."""

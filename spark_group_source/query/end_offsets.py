@@ -114,8 +114,8 @@ class EndOffsets:
                 dict.fromkeys(partitions, LATEST),
                 read_committed=False,
                 deadline=Deadline.after(LOOKUP_TIMEOUT, self._clock),
-                missing=set(),
-            )
+                partial=True,
+            ).offsets
         except RetriableError:
             return {}
 
@@ -160,11 +160,13 @@ class EndOffsets:
     def _look_up(
         self, partitions: Set[TopicPartition], timeout: float, missing: set[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        return list_offsets(
+        listed = list_offsets(
             self._cluster,
             dict.fromkeys(partitions, LATEST),
             read_committed=self._options.fetch.read_committed,
             deadline=Deadline.after(timeout, self._clock),
-            missing=missing,
-            epochs=self.epochs,
+            partial=True,
         )
+        self.epochs |= listed.epochs
+        missing |= listed.missing
+        return listed.offsets

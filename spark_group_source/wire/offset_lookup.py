@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import (
-    UNKNOWN_TOPIC_OR_PARTITION,
-    BrokerUnavailable,
-    DeadlineExceeded,
-    GroupSourceError,
-    TopicError,
-)
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, BrokerUnavailable, DeadlineExceeded, TopicError
+from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.wire import waiting
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.leaders import CONSUMER, PartitionErrors, partition_error, send_to_leaders
@@ -28,93 +22,161 @@ MIN_ATTEMPTS = 4
 """Attempts before a partition counts as missing: brokers learn of new partitions one after the other."""
 
 
-def list_offsets(
-    cluster: Cluster,
-    timestamps: Mapping[TopicPartition, int],
-    *,
-    read_committed: bool,
-    deadline: Deadline,
-    missing: set[TopicPartition] | None = None,
-    epochs: dict[TopicPartition, int] | None = None,
-) -> dict[TopicPartition, int]:
-    """The offset of each partition at -2 (earliest), -1 (latest) or a timestamp in milliseconds: -1 for no such record.
+@dataclass(slots=True)
+class ListedOffsets:
+    """The outcome of a lookup: each partition has an offset, is missing, or has no answer and is in none of these.
 
-    Partitions whose leader moved are retried. If ``missing`` is given, partitions that no broker knows are added to it
-    and left out, after :data:`MIN_ATTEMPTS` and two attempts in a row without them. Partitions whose leader does not
-    answer are then left out as well; if nothing is known of any partition, the call fails early, and the caller retries.
-    ``epochs`` receives the leader epochs of the responses: for the latest offset, that of the leader that answered.
+    ``offsets`` holds -1 if no record is at or after the requested time. ``epochs`` has the leader epochs of the
+    responses with an offset: for the latest offset, the epoch of the leader that answered. ``missing`` are the
+    partitions that no broker knows.
+    """
+
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    epochs: dict[TopicPartition, int] = field(default_factory=dict)
+    missing: set[TopicPartition] = field(default_factory=set)
+
+    def left_of(self, timestamps: Offsets) -> dict[TopicPartition, int]:
+        """The part of a lookup that has no outcome yet."""
+        return {tp: at for tp, at in timestamps.items() if tp not in self.offsets and tp not in self.missing}
+
+
+def list_offsets(
+    cluster: Cluster, timestamps: Offsets, *, read_committed: bool, deadline: Deadline, partial: bool = False
+) -> ListedOffsets:
+    """Looks up the offset of each partition at -2 (earliest), -1 (latest) or a timestamp in milliseconds.
+
+    Partitions whose leader moved are retried.
+
+    Args:
+        partial: accepts a lookup without some of the partitions. A partition that no broker knows is missing after
+            :data:`MIN_ATTEMPTS`, two of them in a row without it. Partitions whose leader does not answer are left out
+            then. If nothing is known of any partition, the call fails early, and the caller retries.
 
     Raises:
-        TopicError: the principal may not describe a topic; or one is unknown at the deadline, without ``missing``.
-        BrokerUnavailable, DeadlineExceeded: not all leaders answered in time, or none in the minimum attempts.
+        TopicError: the principal may not describe a topic. Or a topic is unknown at the deadline, unless ``partial``.
+        BrokerUnavailable, DeadlineExceeded: not all leaders answered in time. If ``partial``, none did.
     """
-    offsets: dict[TopicPartition, int] = {}
-    absent: set[TopicPartition] = set()
-    unknown: set[TopicPartition] = set()
-    errors: PartitionErrors = {}
-    epochs = {} if epochs is None else epochs
-    backoff = cluster.options.retry_backoff
-    for attempt in itertools.count(1):
-        pending = {tp: at for tp, at in timestamps.items() if tp not in offsets and tp not in absent}
-        if not pending:
-            break
-        have_metadata = True
+    return _Lookup(cluster, timestamps, read_committed, deadline, partial).run()
+
+
+class _Lookup:
+    """One lookup and its attempts."""
+
+    def __init__(
+        self, cluster: Cluster, timestamps: Offsets, read_committed: bool, deadline: Deadline, partial: bool
+    ) -> None:
+        self._cluster = cluster
+        self._timestamps = timestamps
+        self._read_committed = read_committed
+        self._deadline = deadline
+        self._partial = partial
+        self._found = ListedOffsets()
+        self._attempts = 0
+        self._errors: PartitionErrors = {}
+        self._unknown: set[TopicPartition] = set()
+
+    def run(self) -> ListedOffsets:
+        """Repeats attempts with a backoff until each partition has an outcome, or waiting for the others is over."""
+        backoff = self._cluster.options.retry_backoff
+        while True:
+            pending = self._found.left_of(self._timestamps)
+            if not pending:
+                return self._found
+            unknown_before = self._unknown
+            have_metadata = self._attempt(pending)
+            if have_metadata:
+                self._note_missing(unknown_before)
+            if not self._found.left_of(pending):
+                return self._found
+            if not have_metadata or self._deadline.remaining() <= backoff or self._is_settled(unknown_before):
+                return self._give_up()
+            waiting.sleep(backoff, self._deadline)
+            backoff = min(backoff * 2, self._cluster.options.retry_backoff_max)
+
+    def _attempt(self, pending: Offsets) -> bool:
+        """Asks each leader once.
+
+        Returns:
+            False if no broker sent new leaders until the deadline. The errors of the attempt before explain more, and
+            stay.
+
+        Raises:
+            BrokerUnavailable: no broker sent the leaders for the first attempt.
+        """
+        self._attempts += 1
         try:
-            topics = _topics_of(cluster, pending, attempt > 1, bool(unknown), deadline)
-            errors = _attempt(cluster, topics, pending, read_committed, deadline, offsets, epochs)
+            topics = self._topics({tp.topic for tp in pending})
         except BrokerUnavailable:
-            if not errors:
+            if not self._errors:
                 raise
-            # No broker sent new leaders until the deadline. The errors of the last attempt explain more.
-            have_metadata = False
+            return False
+        self._errors = self._ask_leaders(topics, pending)
+        self._unknown = _unknown_partitions(self._errors)
+        return True
+
+    def _topics(self, names: set[str]) -> Mapping[str, Topic]:
+        """The topics with their leaders. If one broker did not know all partitions, as any broker knows them."""
+        if self._unknown:
+            return EveryBroker(self._cluster).metadata(names, self._deadline).topics
+        return self._cluster.topics(names, self._deadline, fresh=self._attempts > 1)
+
+    def _ask_leaders(self, topics: Mapping[str, Topic], pending: Offsets) -> PartitionErrors:
+        """Sends one request to each leader and notes the offsets in the responses; returns the errors."""
+        responses, errors = send_to_leaders(
+            self._cluster,
+            topics,
+            pending,
+            lambda part: _list_offsets_request(part, self._read_committed),
+            self._deadline,
+        )
+        for response in responses:
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    tp = TopicPartition(topic.name, partition.partition_index)
+                    if partition.error_code:
+                        errors[tp] = partition_error(tp, partition.error_code)
+                    else:
+                        self._note_offset(tp, partition)
+        for tp in pending:
+            if tp not in self._found.offsets and tp not in errors:
+                errors[tp] = BrokerUnavailable(f"The response of the leader of {tp} does not have the partition.")
+        return errors
+
+    def _note_offset(self, tp: TopicPartition, partition: Any) -> None:
+        self._found.offsets[tp] = partition.offset
+        if partition.offset >= 0:
+            self._found.epochs[tp] = partition.leader_epoch
+
+    def _note_missing(self, unknown_before: set[TopicPartition]) -> None:
+        """Notes the partitions that two attempts in a row did not find, if no broker knows them."""
         # A broker that has just started knows no topics, so one response is not enough.
-        last_unknown, unknown = unknown, _unknown_partitions(errors)
-        if missing is not None and have_metadata and attempt >= MIN_ATTEMPTS:
-            absent |= unknown_to_all(cluster, unknown & last_unknown, deadline)
-            missing |= absent
-        if not errors.keys() - absent:
-            continue
-        give_up = missing is not None and attempt >= MIN_ATTEMPTS and not unknown - last_unknown
-        if not have_metadata or deadline.remaining() <= backoff or give_up:
-            # The next call asks for the leaders first: a silent leader may have been replaced.
-            cluster.invalidate_topics(tp.topic for tp in errors)
-            if missing is not None and (offsets or absent):
-                break
-            raise _timeout_error(errors, unknown_is_final=missing is None)
-        waiting.sleep(backoff, deadline)
-        backoff = min(backoff * 2, cluster.options.retry_backoff_max)
-    return offsets
+        if self._partial and self._attempts >= MIN_ATTEMPTS:
+            self._found.missing |= unknown_to_all(self._cluster, self._unknown & unknown_before, self._deadline)
+
+    def _is_settled(self, unknown_before: set[TopicPartition]) -> bool:
+        """Whether a partial lookup has made its attempts, and another one would not show more missing partitions."""
+        return self._partial and self._attempts >= MIN_ATTEMPTS and self._unknown <= unknown_before
+
+    def _give_up(self) -> ListedOffsets:
+        """Returns what was found if the lookup may be partial, or else raises the first error."""
+        # The next call asks for the leaders first: a silent leader may have been replaced.
+        self._cluster.invalidate_topics(tp.topic for tp in self._errors)
+        if self._partial and (self._found.offsets or self._found.missing):
+            return self._found
+        tp, first = sorted(self._errors.items())[0]
+        if isinstance(first, TopicError) and not self._partial:
+            raise first
+        others = len(self._errors) - 1
+        more = f" (and {others} more partitions)" if others else ""
+        raise DeadlineExceeded(f"The offset lookup of {tp}{more} timed out: {first.happened}")
 
 
-def _topics_of(
-    cluster: Cluster, partitions: Iterable[TopicPartition], fresh: bool, from_all: bool, deadline: Deadline
-) -> Mapping[str, Topic]:
-    """The topics of these partitions; ``from_all``: as any broker knows them, because one did not know them all."""
-    topics = {tp.topic for tp in partitions}
-    if from_all:
-        return EveryBroker(cluster).metadata(topics, deadline).topics
-    return cluster.topics(topics, deadline, fresh=fresh)
-
-
-def _attempt(
-    cluster: Cluster,
-    topics: Mapping[str, Topic],
-    timestamps: Mapping[TopicPartition, int],
-    read_committed: bool,
-    deadline: Deadline,
-    offsets: dict[TopicPartition, int],
-    epochs: dict[TopicPartition, int],
-) -> PartitionErrors:
-    """Asks every leader once, and adds to ``offsets`` and ``epochs``; returns the errors."""
-    responses, errors = send_to_leaders(
-        cluster, topics, timestamps, lambda part: _list_offsets_request(part, read_committed), deadline
-    )
-    for response in responses:
-        _interpret(response, offsets, epochs, errors)
-    for tp in timestamps:
-        if tp not in offsets and tp not in errors:
-            errors[tp] = BrokerUnavailable(f"The response of the leader of {tp} does not have the partition.")
-    return errors
+def _unknown_partitions(errors: PartitionErrors) -> set[TopicPartition]:
+    unknown = set()
+    for tp, error in errors.items():
+        if isinstance(error, TopicError) and error.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+            unknown.add(tp)
+    return unknown
 
 
 def _list_offsets_request(timestamps: Mapping[TopicPartition, int], read_committed: bool) -> Any:
@@ -131,29 +193,3 @@ def _list_offsets_request(timestamps: Mapping[TopicPartition, int], read_committ
         isolation_level=level,
         topics=[topic_class(name=t, partitions=p) for t, p in by_topic.items()],
     )
-
-
-def _interpret(
-    response: Any, offsets: dict[TopicPartition, int], epochs: dict[TopicPartition, int], errors: PartitionErrors
-) -> None:
-    for topic in response.topics:
-        for partition in topic.partitions:
-            tp = TopicPartition(topic.name, partition.partition_index)
-            if partition.error_code:
-                errors[tp] = partition_error(tp, partition.error_code)
-            else:
-                offsets[tp] = partition.offset
-                if partition.offset >= 0:
-                    epochs[tp] = partition.leader_epoch
-
-
-def _unknown_partitions(errors: PartitionErrors) -> set[TopicPartition]:
-    return {tp for tp, e in errors.items() if isinstance(e, TopicError) and e.error_code == UNKNOWN_TOPIC_OR_PARTITION}
-
-
-def _timeout_error(errors: PartitionErrors, unknown_is_final: bool) -> GroupSourceError:
-    tp, first = sorted(errors.items())[0]
-    if isinstance(first, TopicError) and unknown_is_final:
-        return first
-    more = f" (and {len(errors) - 1} more partitions)" if len(errors) > 1 else ""
-    return DeadlineExceeded(f"The offset lookup of {tp}{more} timed out: {first.happened}")

@@ -13,7 +13,7 @@ from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.query import available_now
 from spark_group_source.query.starts.callback import OffsetsByTopic
-from spark_group_source.wire.offset_lookup import list_offsets
+from spark_group_source.wire.offset_lookup import ListedOffsets, list_offsets
 from tests.contract.conftest import Background, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
@@ -101,10 +101,11 @@ def test_two_runs_that_wait_for_each_other_both_end(on_fake: Bench, monkeypatch:
     on_fake.produce(6, 6, 6, 6)
     looking_up = runs[0]
 
-    def crossed(cluster: Any, specs: Mapping[TopicPartition, int], **given: Any) -> dict[TopicPartition, int]:
+    def crossed(cluster: Any, specs: Mapping[TopicPartition, int], **given: Any) -> ListedOffsets:
         found = list_offsets(cluster, specs, **given)
         mine = looking_up.owns() if LATEST in specs.values() else set()
-        return {tp: end - 1 if tp.partition in mine else end for tp, end in found.items()}
+        found.offsets = {tp: end - 1 if tp.partition in mine else end for tp, end in found.offsets.items()}
+        return found
 
     monkeypatch.setattr(available_now, "list_offsets", crossed)
     for looking_up in runs:

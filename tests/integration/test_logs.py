@@ -83,7 +83,7 @@ def ends(settings: WireOptions, topic: str) -> dict[int, int]:
     tp = TopicPartition(topic, 0)
     with closing(Cluster(settings)) as cluster:
         return {
-            at: list_offsets(cluster, {tp: at}, read_committed=False, deadline=Deadline.after(TIMEOUT_S))[tp]
+            at: list_offsets(cluster, {tp: at}, read_committed=False, deadline=Deadline.after(TIMEOUT_S)).offsets[tp]
             for at in (EARLIEST, LATEST)
         }
 

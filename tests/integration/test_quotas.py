@@ -111,6 +111,6 @@ def test_a_byte_quota_stops_the_samples_of_sizes_and_not_the_lookups_of_end_offs
         while not until.expired() and cluster.throttle_remaining(1, size_samples.PURPOSE) < 1.0:
             size_samples.sample_sizes(cluster, topics, {tp: 0}, 2**20, Deadline.after(LONG))
         deadline = Deadline.after(0.5)
-        assert list_offsets(cluster, {tp: LATEST}, read_committed=False, deadline=deadline) == {tp: RECORDS}
+        assert list_offsets(cluster, {tp: LATEST}, read_committed=False, deadline=deadline).offsets == {tp: RECORDS}
         sizes, silent = size_samples.sample_sizes(cluster, topics, {tp: 0}, 2**20, deadline)
         assert (sizes, silent) == ({}, {tp})

@@ -83,11 +83,12 @@ class LatestAtStart:
         return ended, unanswered
 
     def _list_offsets(self, timestamps: Offsets) -> dict[TopicPartition, int]:
-        return list_offsets(
+        listed = list_offsets(
             self._cluster,
             timestamps,
             read_committed=self._read_committed,
             deadline=self._deadline,
-            missing=set(),  # these are left out, and looked up again
-            epochs=self._epochs,
+            partial=True,  # the others are looked up again
         )
+        self._epochs |= listed.epochs
+        return listed.offsets

@@ -355,14 +355,15 @@ class StartOffsetResolver:
 
         def look_up(epochs: dict[TopicPartition, int]) -> Offsets:
             def list_them(specs: Offsets) -> Offsets:
-                return list_offsets(
+                listed = list_offsets(
                     clients.cluster,
                     specs,
                     read_committed=self._options.fetch.read_committed,
                     deadline=deadline,
-                    missing=set(),  # these are left out, and stay unresolved
-                    epochs=epochs,
+                    partial=True,  # the others stay unresolved
                 )
+                epochs.update(listed.epochs)
+                return listed.offsets
 
             return resolve_spec(spec, partitions, list_them, self._options.fetch.fail_on_data_loss)
 

@@ -32,6 +32,7 @@ from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.offset_tracker import UNDECIDED
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.metadata import Metadata, Topic
+from spark_group_source.wire.offset_lookup import ListedOffsets
 from spark_group_source.wire.wire_options import WireOptions
 from tests.unit.hand_clock import Hand
 
@@ -89,14 +90,13 @@ class World:
         unavailable |= dict.fromkeys(known & self.unstable, RequestFailed(ErrorAction.RETRY, "UNSTABLE_OFFSET_COMMIT"))
         return self.refused or {tp: CommittedOffset(self.offsets[tp], text) for tp in known - self.unstable}
 
-    def list_offsets(
-        self, _: Any, wanted: Mapping[TopicPartition, int], missing: set[TopicPartition], **__: Any
-    ) -> dict[TopicPartition, int]:
+    def list_offsets(self, _: Any, wanted: Mapping[TopicPartition, int], *, partial: bool, **__: Any) -> ListedOffsets:
+        assert partial
         if self.trouble is not None and wanted:
             raise self.trouble
-        missing |= self.missing & wanted.keys()
         answering = wanted.keys() - self.missing - self.silent
-        return {tp: self.logs[tp][2 + wanted[tp] if wanted[tp] == -2 else 1] for tp in answering}
+        offsets = {tp: self.logs[tp][2 + wanted[tp] if wanted[tp] == -2 else 1] for tp in answering}
+        return ListedOffsets(offsets, missing=self.missing & wanted.keys())
 
     def with_records(
         self, ranges: Sequence[OffsetRange], wire: WireOptions, *, read_committed: bool, **more: object

@@ -14,6 +14,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import end_offsets
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.offset_lookup import ListedOffsets
 from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand
 
@@ -99,12 +100,12 @@ def test_a_leader_that_hangs_takes_at_most_a_quarter_of_the_time_after_the_first
 
     def list_offsets(_: Any, wanted: Mapping[TopicPartition, int], *, deadline: Deadline, **__: Any) -> Any:
         if A not in wanted or not hung:
-            return dict.fromkeys(wanted, 7)
+            return ListedOffsets(dict.fromkeys(wanted, 7))
         looks.append(deadline.remaining())
         hand.now = deadline.at
         if B not in wanted:
             raise BrokerUnavailable("It hangs.")
-        return {B: 7}
+        return ListedOffsets({B: 7})
 
     monkeypatch.setattr(end_offsets, "list_offsets", list_offsets)
     assert ends.of({A: 0, B: 0}) == {B: 7}

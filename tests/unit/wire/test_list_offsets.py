@@ -16,7 +16,7 @@ from spark_group_source.errors import GroupSourceError, RetriableError, TopicErr
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.leaders import send_to_leaders
-from spark_group_source.wire.offset_lookup import _list_offsets_request, list_offsets
+from spark_group_source.wire.offset_lookup import ListedOffsets, _list_offsets_request, list_offsets
 from tests.fake import FakeKafka, Fault
 from tests.unit.fetch.tasks import unknown
 from tests.unit.hand_clock import Hand
@@ -49,30 +49,31 @@ def lookup(fake: FakeKafka, hand: Hand) -> Iterator[Lookup]:
 def ends(
     cluster: Cluster, missing: set[TopicPartition] | None = None, within: float = LONG, clock: Clock = monotonic
 ) -> dict[str, int]:
-    deadline = Deadline.after(within, clock)
-    found = list_offsets(cluster, {A: -1, B: -1}, read_committed=False, deadline=deadline, missing=missing)
-    return {str(tp): offset for tp, offset in found.items()}
+    """The latest offsets; adds partitions that do not exist to ``missing``, without which they are an error."""
+    deadline, partial = Deadline.after(within, clock), missing is not None
+    found = list_offsets(cluster, {A: -1, B: -1}, read_committed=False, deadline=deadline, partial=partial)
+    if missing is not None:
+        missing |= found.missing
+    return {str(tp): offset for tp, offset in found.offsets.items()}
 
 
 def test_earliest_latest_and_last_stable_offsets_are_found(fake: FakeKafka, cluster: Cluster) -> None:
     fake.truncate("t", 0, 1)
     fake.logs["t"][0].stable = 2
-    assert list_offsets(cluster, {A: -2, B: -1}, read_committed=False, deadline=after()) == {A: 1, B: 0}
-    assert list_offsets(cluster, {A: -1}, read_committed=True, deadline=after()) == {A: 2}
-    assert list_offsets(cluster, {}, read_committed=True, deadline=after()) == {}
+    assert list_offsets(cluster, {A: -2, B: -1}, read_committed=False, deadline=after()).offsets == {A: 1, B: 0}
+    assert list_offsets(cluster, {A: -1}, read_committed=True, deadline=after()).offsets == {A: 2}
+    assert list_offsets(cluster, {}, read_committed=True, deadline=after()) == ListedOffsets()
 
 
 def test_the_epochs_are_those_of_the_offsets(fake: FakeKafka, cluster: Cluster) -> None:
     def of_no_record(response: Any) -> None:
         response.topics[0].partitions[0].leader_epoch = -1
 
-    epochs: dict[TopicPartition, int] = {}
-    find = partial(list_offsets, cluster, read_committed=False, deadline=after(), epochs=epochs)
+    find = partial(list_offsets, cluster, read_committed=False, deadline=after())
     fake.elect("t", 0)
-    assert find({A: -1, B: -1}) == {A: 3, B: 0}
+    assert find({A: -1, B: -1}) == ListedOffsets({A: 3, B: 0}, {A: 1, B: 0})
     fake.next("ListOffsets", Fault(edit=of_no_record))
-    assert find({A: 2**60}) == {A: -1}
-    assert epochs == {A: 1, B: 0}
+    assert find({A: 2**60}) == ListedOffsets({A: -1})
 
 
 @pytest.mark.parametrize(
