@@ -50,13 +50,6 @@ except ImportError:  # PySpark 4.1 has no admission control: Spark then calls la
 
 log = logging.getLogger(__name__)
 
-STOP_TIMEOUT = 20.0
-"""Maximum seconds for the end of a query. Spark waits for it without a limit, but whoever ends the driver gives it a
-grace period: 30 s in Kubernetes."""
-
-LOCK_TIMEOUT = 10.0
-"""Of these, maximum seconds to wait for a join or a commit after a completed batch."""
-
 
 @dataclass(frozen=True)
 class LoggedOffset:
@@ -94,6 +87,14 @@ class Life(Enum):
     FAILED = auto()
     """A batch could not be committed when its completion was reported. The next ``latestOffset`` raises the error."""
     ENDED = auto()
+
+
+STOP_TIMEOUT = 20.0
+"""Maximum seconds for the end of a query. Spark waits for it without a limit, but whoever ends the driver gives it a
+grace period: 30 s in Kubernetes."""
+
+LOCK_TIMEOUT = 10.0
+"""Maximum seconds of these to wait for a call that is joining the group or committing a batch."""
 
 
 class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -306,13 +307,17 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
     def _connect(self) -> None:
         """Connects to the user's process; without it, Spark reports a completed batch when it plans the next one."""
         group = self._options.group.group_id
-        try:
-            if not self._notification_server.path:
-                raise OSError(self._notification_server.missing)
-            self._notifications = NotificationClient(self._notification_server.path, self._batch_completed)
+        server = self._notification_server
+        why_not = server.missing
+        if server.path:
+            try:
+                self._notifications = NotificationClient(server.path, self._batch_completed)
+            except OSError as error:
+                why_not = str(error)
+        if self._notifications is None:
+            log.info("group %s: commits each batch when Spark plans the next one: %s", group, why_not)
+        else:
             log.info("group %s: commits each batch when Spark has completed it", group)
-        except OSError as error:
-            log.info("group %s: commits each batch when Spark plans the next one: %s", group, error)
 
     def _check_plan(self) -> None:
         """Asks the user's process, which sees the query's plan, whether it would miss rows.
@@ -332,8 +337,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         # Not in streamReader(): Spark hides its exceptions behind an error of its own.
         check_stream(self._options)
         if self._application.wraps_available_now and ReadLimit is None:
-            # Spark's wrapper asks twice for the end of a run, as if a batch had been read between, and before it has
-            # told where the checkpoint stands: unread batches would be committed.
+            # Spark's wrapper asks twice for the end of a run before it says where the checkpoint stands, as if a batch
+            # had been read between the two calls: unread batches would be committed.
             raise OptionError(
                 f"Spark's setting '{WRAPPER}' is true, which loses records on PySpark 4.1.",
                 "Set it to false and register the source again, or use PySpark 4.2 or later.",
