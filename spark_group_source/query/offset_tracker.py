@@ -30,10 +30,8 @@ records. Lookups and commits that are still under way were begun with a record t
 nothing. A batch that is completed later counts only if the query owns the partition again, in the same topic and
 lineage, and at or after the batch's end.
 
-A comment that begins with a number names the sentence of the contract (``DESIGN.md``) that its line keeps.
-
-**Lineages** tell every later owner whether the group's committed offset is older or newer than what it logged itself.
-``DESIGN.md`` defines them. ``NO_LINEAGE`` is older than all.
+What a commit, a logged range and a lineage say about the position of a partition is told once, under "Lineages" in
+``DESIGN.md``. Comments in quotation marks name a sentence of the contract, which is in the same document.
 """
 
 from __future__ import annotations
@@ -49,8 +47,9 @@ from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.coordinator import LATE_REQUESTS
 from spark_group_source.group.membership import NO_GENERATION, Membership
 from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition, may_be_same
-from spark_group_source.query.logged_offsets import LoggedOffsets
-from spark_group_source.query.owned_partition import MAX_LOOKUPS, MAX_REJECTIONS, Owned, OwnedPartition
+from spark_group_source.query.lineages import Lineages
+from spark_group_source.query.offset_history import LoggedOffsets, OffsetHistory
+from spark_group_source.query.owned_partition import MAX_LOOKUPS, Owned, OwnedPartition
 from spark_group_source.query.starts.pinned import PinnedStarts
 from spark_group_source.query.starts.rules import Start, StartRule
 
@@ -64,14 +63,9 @@ class OffsetTracker:
 
     ``_lock`` guards everything:
     - ``_owned``, the record of each partition that this query owns
-    - ``_logged``, the range of each partition in the last batch that was planned with it, or in the checkpoint
-    - ``_in_log``, the offset of the last batch that Spark has logged for certain: the checkpoint's or a completed one
+    - ``_history``, what the query knows of the partitions that it has read, also of those that others own now
+    - ``_lineages``, which gives out new lineages
     - ``_in_flight``, the batch in flight, and ``_reading``, what it reads, from just before it is planned
-    - ``_given_up``, the lineages and beginnings of the batches in which partitions were given up
-    - ``_replaced``, by partition, the commit that was there when this query began a lineage, until it has committed
-    - ``_pinned``, the pinned starts of the query
-    - ``_found_recreated``, topics that a lookup of start positions found to be recreated, until the query checks them
-    - ``_lineage``, the highest lineage that the query has seen
     - ``_unsettled``, until when a commit without an answer may still arrive, in seconds of the clock, also after a loss
     - ``_was_assigned``, whether this query has ever owned a partition
     """
@@ -80,30 +74,23 @@ class OffsetTracker:
         self._clock = clock
         self._lock = threading.Lock()
         self._owned: dict[TopicPartition, OwnedPartition] = {}
-        self._logged: dict[TopicPartition, OffsetRange] = {}
-        self._in_log = BatchOffset()
+        self._history = OffsetHistory()
+        self._lineages = Lineages()
         self._in_flight: BatchOffset | None = None
         self._reading: Partitions = frozenset()
-        self._given_up: dict[TopicPartition, tuple[int, int]] = {}
-        self._replaced: dict[TopicPartition, tuple[int, CommittedOffset]] = {}
-        self._pinned = PinnedStarts()
-        self._found_recreated: set[str] = set()
-        self._lineage = 0
         self._unsettled: dict[TopicPartition, float] = {}
         self._was_assigned = False
 
     def restore(self, logged: BatchOffset, pinned: PinnedStarts) -> None:
         """Begins with the checkpoint's ranges and pinned starts. Caller: the query, before the member starts."""
         with self._lock:
-            self._logged |= logged.ranges
-            self._in_log = logged
-            self._lineage = max([self._lineage, *(read.lineage for read in logged.ranges.values())])
-            self._pinned = pinned
+            self._history.restore(logged, pinned)
+            self._lineages.note(read.lineage for read in logged.ranges.values())
 
     def pinned_starts(self) -> PinnedStarts:
         """How partitions start that no logged batch holds yet."""
         with self._lock:
-            return self._pinned
+            return self._history.pinned
 
     # Assigned, but without a position.
 
@@ -113,7 +100,7 @@ class OffsetTracker:
         with self._lock:
             for tp in partitions:
                 self._owned[tp] = OwnedPartition(since.get(tp, NO_GENERATION), str(ids.get(tp.topic, "")))
-            self._pinned = self._pinned.assign(partitions)
+            self._history.pinned = self._history.pinned.assign(partitions)
             self._was_assigned |= bool(partitions)
 
     @property
@@ -125,29 +112,36 @@ class OffsetTracker:
     def ahead_of_commits(self, me: Membership) -> dict[TopicPartition, int]:
         """Where this query stands in partitions whose committed offset does not tell, because its own decision or work
         is not committed yet: :data:`UNDECIDED` without a start or before a reset, else the offset to be committed."""
+        ahead = {}
         with self._lock:
-            own = self._owned_by(me.owned)
-            pending = {tp: owned.completed for tp, owned in own.items() if owned.pending}
-            undecided = {tp for tp, owned in own.items() if owned.start is None or tp in self._pinned.resets}
-            return pending | dict.fromkeys(undecided, UNDECIDED)
+            for tp, owned in self._owned_by(me.owned).items():
+                if owned.start is None or tp in self._history.pinned.resets:
+                    ahead[tp] = UNDECIDED
+                elif owned.pending:
+                    ahead[tp] = owned.completed
+        return ahead
 
     def unresolved(self, me: Membership) -> Partitions:
         """Owned partitions without a position that no thread is looking up."""
         with self._lock:
-            return frozenset(tp for tp, owned in self._owned_by(me.owned).items() if _needs_lookup(owned))
+            return frozenset(tp for tp, owned in self._owned_by(me.owned).items() if owned.needs_lookup)
 
     def _owned_by(self, since: Mapping[TopicPartition, int]) -> dict[TopicPartition, OwnedPartition]:
         """The records of partitions that are owned since the same assignment as in a snapshot of the membership."""
-        return {tp: owned for tp, owned in self._owned.items() if since.get(tp) == owned.since}  # 4
+        # "Only partitions that the query owns now, under the generation in which it was planned".
+        return {tp: owned for tp, owned in self._owned.items() if since.get(tp) == owned.since}
 
     @contextmanager
     def start_lookup(self, partitions: Partitions) -> Iterator[Owned]:
         """Begins a lookup of those of ``partitions`` that need one. The other thread leaves these alone."""
+        mine = {}
         with self._lock:
             # Not those lost since the caller's snapshot, which have no record, or another one.
-            mine = {tp: self._owned[tp] for tp in partitions & self._owned.keys() if _needs_lookup(self._owned[tp])}
-            for owned in mine.values():
-                owned.in_lookup = True
+            for tp in partitions & self._owned.keys():
+                owned = self._owned[tp]
+                if owned.needs_lookup:
+                    owned.in_lookup = True
+                    mine[tp] = owned
         try:
             yield mine
         finally:
@@ -164,10 +158,19 @@ class OffsetTracker:
     def assigned_in(self, ids: Mapping[str, str], partitions: Partitions) -> Partitions:
         """``partitions`` without those in topics that are assigned by other ids, which others may own in these, and
         without those in topics that no broker returned: they may be recreated."""
-        known = {tp: ids[tp.topic] for tp in partitions if tp.topic in ids}
+        assigned = set()
         with self._lock:
-            assigned = {tp: self._owned[tp].assigned_id if tp in self._owned else "" for tp in known}
-            return frozenset(tp for tp, topic_id in known.items() if may_be_same(assigned[tp], topic_id))
+            for tp in partitions:
+                if tp.topic in ids and may_be_same(self._assigned_id(tp), ids[tp.topic]):
+                    assigned.add(tp)
+        return frozenset(assigned)
+
+    def _assigned_id(self, tp: TopicPartition) -> str:
+        """The id of the topic in which the group assigned the partition; empty if unknown."""
+        owned = self._owned.get(tp)
+        if owned is None:
+            return ""
+        return owned.assigned_id
 
     def logged(self, partitions: Partitions, ids: Mapping[str, str]) -> LoggedOffsets:
         """What this query has logged of partitions that start in topics with these ids.
@@ -175,24 +178,12 @@ class OffsetTracker:
         It notes recreated topics for :meth:`take_recreated`. Caller: the thread that began the lookup.
         """
         with self._lock:
-            known_ids = {tp: start.topic_id for tp, start in self._pinned.offsets.items()}
-            known_ids |= {tp: read.topic_id for tp, read in self._logged.items()}
-            recreated = {tp.topic for tp, id_ in known_ids.items() if not may_be_same(id_, ids.get(tp.topic, ""))}
-            self._found_recreated |= recreated
-            known = {tp for tp in partitions if tp.topic not in recreated or known_ids.get(tp) == ids[tp.topic]}
-            read = {tp: self._logged[tp] for tp in known & self._logged.keys()}
-            given_up = {
-                tp: begin for tp, (at, begin) in self._given_up.items() if tp in read and read[tp].lineage == at
-            }
-            replaced = {tp: seen for tp, (at, seen) in self._replaced.items() if tp in read and read[tp].lineage == at}
-            pinned = self._pinned.without(partitions - known)
-            return LoggedOffsets(read, given_up, replaced, partitions - known, pinned, self._in_log.checkpoint)
+            return self._history.of_starting(partitions, ids)
 
     def take_recreated(self) -> set[str]:
         """The topics that :meth:`logged` has found to be recreated since the last call. Caller: the query."""
         with self._lock:
-            recreated, self._found_recreated = self._found_recreated, set()
-            return recreated
+            return self._history.take_recreated()
 
     # Assigned ──▶ position.
 
@@ -211,65 +202,63 @@ class OffsetTracker:
         seconds since 1970: what others decide later applies. Returns the starts that were recorded.
         """
         with self._lock:
-            unchanged = {tp for tp, owned in lookup.items() if self._owned.get(tp) is owned}  # 6: no outdated start
-            starts = {tp: start for tp, start in starts.items() if tp in unchanged}
-            self._lineage = max([self._lineage, *(commit.lineage for commit in committed.values())])
-            moved = any(start.lineage is None for start in starts.values())
-            new_lineage = self._begin_lineage(began_at) if moved else self._lineage
-            for tp, start in starts.items():
-                lineage = new_lineage if start.lineage is None else start.lineage
-                self._start(tp, start, lineage, committed.get(tp), ids)
+            # "Fixed rules say where a newly owned partition starts": those of this assignment, not of an earlier one.
+            unchanged = {tp for tp, owned in lookup.items() if self._owned.get(tp) is owned}
+            recorded = {tp: start for tp, start in starts.items() if tp in unchanged}
+            self._lineages.note(commit.lineage for commit in committed.values())
+            for tp, lineage in self._lineages_of(recorded, began_at).items():
+                self._start(tp, recorded[tp], lineage, committed.get(tp), ids.get(tp.topic, ""))
             for tp in unchanged:
                 lookup[tp].lookups += 1
-            to_pin = StartRule.STARTING_OFFSETS, StartRule.RESET
-            self._pinned = self._pinned.pin({tp: start for tp, start in starts.items() if start.rule in to_pin})
-            return starts
+            self._pin(recorded)
+            return recorded
+
+    def _lineages_of(self, starts: Mapping[TopicPartition, Start], began_at: float) -> dict[TopicPartition, int]:
+        """The lineages in which partitions start. All those that are moved begin the same new one."""
+        lineages = {}
+        moved = []
+        for tp, start in starts.items():
+            if start.lineage is None:
+                moved.append(tp)
+            else:
+                lineages[tp] = start.lineage
+        if moved:
+            lineages |= dict.fromkeys(moved, self._lineages.begin(began_at))
+        return lineages
 
     def _start(
-        self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None, ids: Mapping[str, str]
+        self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None, topic_id: str
     ) -> None:
-        """An owned partition starts, which is to be committed at once if the group has it not.
+        """An owned partition starts. The start is committed at once, unless the group has it already.
 
         ``committed`` is the group's committed offset; ``None`` if the next commit replaces it in any case.
         """
-        owned, topic_id = self._owned[tp], ids.get(tp.topic, "")
-        logged = self._logged_in(tp, topic_id)
-        # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch may be logged.
-        tagged_reset = committed is not None and committed.tagged_reset
-        outdated_tag = tagged_reset and logged is not None
-        owned.start, owned.lineage, owned.topic_id = start, lineage, topic_id
-        owned.epoch = _epoch_at(start, logged, committed)
-        owned.position = owned.completed = start.offset
-        if start.rule is StartRule.LOGGED and (read := self._read_in_flight(tp)):
-            # The checkpointed end offset is that of the batch in flight, of which nothing is completed.
-            owned.completed = read.start
-        owned.checkpoint = self._checkpoint_with(tp, owned)
-        owned.reset = tp in self._pinned.resets or (tagged_reset and not outdated_tag)
-        if committed is not None and not outdated_tag and _is_in_lineage(committed, start, lineage):
-            owned.committed = committed.offset  # 5: without a commit it is pending at once
-        self._given_up.pop(tp, None)
-        if start.lineage is None and committed is not None:
-            self._replaced[tp] = lineage, committed
-        elif committed is not None:  # another commit has followed it: the same one again is a decision of its own
-            self._replaced.pop(tp, None)
+        owned = self._owned[tp]
+        logged = self._history.range_in(tp, topic_id)
+        owned.start_at(start, lineage, topic_id, _epoch_at(start, logged, committed))
+        owned.completed = self._completed_at(tp, start)
+        owned.checkpoint = self._history.checkpoint_with(tp, owned)
+        owned.reset = tp in self._history.pinned.resets or _is_unlogged_reset(committed, logged)
+        owned.committed = _committed_in(lineage, start, committed, logged)
+        self._history.started(tp, start, lineage, committed)
 
-    def _checkpoint_with(self, tp: TopicPartition, owned: OwnedPartition) -> str:
-        """The checkpoint's id if it holds what may be committed of a partition as the end of a batch; else empty."""
-        read = self._in_log.ranges.get(tp)
-        if read is None or not may_be_same(read.topic_id, owned.topic_id):
-            return ""
-        is_end = (read.end, read.lineage) == (owned.completed, owned.lineage)
-        return self._in_log.checkpoint if is_end else ""
+    def _completed_at(self, tp: TopicPartition, start: Start) -> int:
+        """Up to where Spark has completed a partition that starts."""
+        if start.rule is not StartRule.LOGGED:
+            return start.offset
+        read = self._read_in_flight(tp)
+        if read is None:
+            return start.offset
+        # The checkpointed end offset is that of the batch in flight, of which nothing is completed.
+        return read.start
 
-    def _logged_in(self, tp: TopicPartition, topic_id: str) -> OffsetRange | None:
-        """The range that this query logged last for the partition, if that may be in the topic with this id."""
-        logged = self._logged.get(tp)
-        return logged if logged is not None and may_be_same(logged.topic_id, topic_id) else None
-
-    def _begin_lineage(self, at: float) -> int:
-        """A lineage that is later than all others this query has seen, also if the clocks of two machines differ."""
-        self._lineage = max(round(at * 1000), self._lineage + 1)
-        return self._lineage
+    def _pin(self, starts: Mapping[TopicPartition, Start]) -> None:
+        """Keeps the starts that ``startingOffsets`` decided: if one is lost before its batch is logged, it stays."""
+        to_pin = {}
+        for tp, start in starts.items():
+            if start.rule in (StartRule.STARTING_OFFSETS, StartRule.RESET):
+                to_pin[tp] = start
+        self._history.pinned = self._history.pinned.pin(to_pin)
 
     # Position ──▶ in flight ──▶ completed.
 
@@ -299,8 +288,12 @@ class OffsetTracker:
 
     def _read_in_flight(self, tp: TopicPartition) -> OffsetRange | None:
         """What the batch in flight reads of a partition."""
-        read = None if self._in_flight is None else self._in_flight.ranges.get(tp)
-        return read if read is not None and read.size else None
+        if self._in_flight is None:
+            return None
+        read = self._in_flight.ranges.get(tp)
+        if read is None or read.size == 0:
+            return None
+        return read
 
     def reserve(self, partitions: Partitions) -> None:
         """A batch that is to be planned next reads these: a revocation waits for it. Caller: the member, for the query,
@@ -316,15 +309,16 @@ class OffsetTracker:
         reads, and is looked up again.
         """
         with self._lock:
-            self._logged |= batch.ranges
-            self._pinned = self._pinned.without(batch.ranges)
+            self._history.planned(batch)
             self._in_flight = batch
             for read in batch.reads():
                 owned = self._owned.get(read.tp)
-                if owned is not None and owned.start is None:
+                if owned is None:
+                    continue
+                if owned.start is None:
                     self._owned[read.tp] = owned.unstarted(owned.lookups)
-                elif owned is not None and (owned.position, owned.lineage) == (read.start, read.lineage):  # 6
-                    owned.position, owned.epoch = read.end, max(read.epoch, owned.epoch)  # it may have started again
+                elif owned.is_at_beginning(read):
+                    owned.plan(read)
 
     def completed(self, end: BatchOffset) -> bool:
         """Spark has completed the batch that ends at ``end``, and logged it before; returns whether it was in flight.
@@ -334,16 +328,16 @@ class OffsetTracker:
         or as one of a recreated topic.
         """
         with self._lock:
-            if self._in_flight is None or end != self._in_flight:  # 2: only completed work
+            if self._in_flight is None or end != self._in_flight:  # "The source commits only completed work"
                 return False
             for read in end.reads():
                 owned = self._owned.get(read.tp)
-                if owned is not None and owned.start and owned.continues(read):  # 4: as it was planned
+                if owned is not None and owned.continues(read):
                     owned.complete(read.end, end.checkpoint)
-            self._in_log = end
+            self._history.in_log = end
             self._in_flight, self._reading = None, frozenset()
             for tp, owned in self._owned.items():
-                if owned.reset and tp in self._logged:
+                if owned.reset and tp in self._history.ranges:
                     owned.reset, owned.committed = False, None  # committed again without the tag of a reset
             return True
 
@@ -356,27 +350,33 @@ class OffsetTracker:
 
     def completed_work(self) -> dict[TopicPartition, OwnedPartition]:
         """The pending commits of completed batches, also of partitions that the group may have taken away by now."""
+        work = {}
         with self._lock:
-            return {tp: owned for tp, owned in self._owned.items() if owned.pending and owned.has_work}
+            for tp, owned in self._owned.items():
+                if owned.pending and owned.has_work:
+                    work[tp] = owned
+        return work
 
     def confirmed(self, offsets: Offsets, sent: Owned) -> None:
         """The group has committed ``offsets``, a part of the commits that were ``sent``."""
         with self._lock:
             for tp, offset in offsets.items():
                 owned = self._owned.get(tp)
-                if owned is not None and owned is sent[tp]:  # 4: not of an earlier assignment
-                    owned.rejections = 0
-                    owned.committed = max(offset, -1 if owned.committed is None else owned.committed)
-                self._replaced.pop(tp, None)
-            self._pinned = replace(self._pinned, resets=self._pinned.resets - offsets.keys())
+                if owned is not None and owned is sent[tp]:  # not one of an earlier assignment
+                    owned.confirm(offset)
+            self._history.committed(offsets.keys())
 
     def commits_rejected(self, rejected: Owned) -> Partitions:
         """The coordinator has rejected these commits; returns the partitions whose commits were not rejected before."""
+        newly = set()
         with self._lock:
-            rejected = {tp: owned for tp, owned in rejected.items() if self._owned.get(tp) is owned}
-            for owned in rejected.values():
+            for tp, owned in rejected.items():
+                if self._owned.get(tp) is not owned:
+                    continue
                 owned.rejections += 1
-            return frozenset(tp for tp, owned in rejected.items() if owned.rejections == 1)
+                if owned.rejections == 1:
+                    newly.add(tp)
+        return frozenset(newly)
 
     def expect_late_commits(self, partitions: Iterable[TopicPartition]) -> None:
         """Commits of these partitions may be applied late, after later ones: no answer to them came, or none to this
@@ -386,27 +386,27 @@ class OffsetTracker:
 
     def unsettled(self, me: Membership) -> Partitions:
         """Partitions of ``me`` whose committed offset a late commit may still move back."""
+        unsettled = set()
         with self._lock:
             now = self._clock()
-            return frozenset(tp for tp, until in self._unsettled.items() if now < until and tp in me.owned)
+            for tp, until in self._unsettled.items():
+                if now < until and tp in me.owned:
+                    unsettled.add(tp)
+        return frozenset(unsettled)
 
     def verify(self, found: Mapping[TopicPartition, CommittedOffset]) -> Partitions:
         """Makes the commits pending again that a late one of ours has moved back, as the group's offsets show.
 
         Returns their partitions.
         """
+        moved = set()
         with self._lock:
-            moved = {
-                tp: owned
-                for tp, commit in found.items()
-                if (owned := self._owned.get(tp)) is not None
-                and owned.committed is not None
-                and commit.tagged
-                and (commit.lineage, commit.offset) < (owned.lineage, owned.committed)
-            }
-            for owned in moved.values():
-                owned.committed = None
-            return frozenset(moved)
+            for tp, commit in found.items():
+                owned = self._owned.get(tp)
+                if owned is not None and owned.is_ahead_of(commit):
+                    owned.committed = None
+                    moved.add(tp)
+        return frozenset(moved)
 
     def renew(self) -> None:
         """Makes committed offsets pending again, unchanged, before the group expires them. Caller: the query."""
@@ -425,22 +425,15 @@ class OffsetTracker:
     def awaited(self) -> Partitions:
         """Partitions for which a revocation waits: the batch in flight reads them, or they are uncommitted."""
         with self._lock:
-            return self._reading | self._uncommitted()  # 3: the batch and its commit
+            return self._reading | self._uncommitted()  # "until that batch is committed"
 
     def uncommitted(self) -> Partitions:
-        """Partitions for whose commit or start a revocation waits. Without a committed start the next owner could start
-        at a later offset. No revocation waits for a leader that returns no start, nor for a commit after
-        :data:`MAX_REJECTIONS`: its topic may be deleted. Caller: anybody."""
+        """Partitions for whose commit or start a revocation waits. Caller: anybody."""
         with self._lock:
             return self._uncommitted()
 
     def _uncommitted(self) -> Partitions:
-        return frozenset(
-            tp
-            for tp, owned in self._owned.items()
-            if (owned.pending and owned.rejections < MAX_REJECTIONS)
-            or (not owned.start and owned.lookups < MAX_LOOKUPS)
-        )
+        return frozenset(tp for tp, owned in self._owned.items() if owned.delays_revocation)
 
     def remove(self, partitions: Partitions) -> tuple[Partitions, Partitions]:
         """These were revoked or lost: the query plans and commits nothing of them now. Caller: the member's thread.
@@ -451,8 +444,10 @@ class OffsetTracker:
             awaited = partitions & self._reading, partitions & self._uncommitted()
             for tp in partitions:
                 owned = self._owned.pop(tp, None)
-                if owned and owned.start and tp in self._reading:  # 6
-                    self._given_up[tp] = owned.lineage, owned.completed
+                if owned is None or owned.start is None:
+                    continue
+                if tp in self._reading:
+                    self._history.lost_in_batch(tp, owned)
             return awaited
 
     def restart_topics(self, ids: Mapping[str, str], starts: Mapping[TopicPartition, Start]) -> None:
@@ -461,37 +456,33 @@ class OffsetTracker:
         ``starts`` are where partitions start whose position is lost thereby. Others have started already.
         """
         with self._lock:
-            logged = self._logged.items()
-            self._logged = {tp: read for tp, read in logged if read.topic_id == ids.get(tp.topic, read.topic_id)}
-            self._pinned = self._pinned.without(
-                tp for tp in self._pinned.offsets.keys() | self._pinned.resets if tp.topic in ids
-            )
-            lineage = self._begin_lineage(time.time())
+            self._history.restart_topics(ids)
+            lineage = self._lineages.begin(time.time())
             for tp, owned in self._owned.items():
-                if tp.topic in ids and not (owned.start and owned.topic_id == ids[tp.topic]):
-                    self._owned[tp] = owned.unstarted(owned.lookups)
-                    if owned.start and tp in starts:
-                        self._start(tp, starts[tp], lineage, None, ids)
+                if tp.topic not in ids or owned.is_in(ids[tp.topic]):
+                    continue
+                self._owned[tp] = owned.unstarted(owned.lookups)
+                if owned.start is not None and tp in starts:
+                    self._start(tp, starts[tp], lineage, None, ids[tp.topic])
 
     def forget(self, deleted: Collection[str]) -> set[str]:
         """Forgets all offsets in these topics, except in those that this query owns again. Returns the topics that it
         has forgotten. Caller: the query."""
         with self._lock:
             topics = set(deleted) - {tp.topic for tp in self._owned}
-            for offsets in (self._logged, self._given_up, self._replaced):
-                for tp in [tp for tp in offsets if tp.topic in topics]:
-                    del offsets[tp]
-            pinned = self._pinned.offsets.keys() | self._pinned.resets
-            self._pinned = self._pinned.without(tp for tp in pinned if tp.topic in topics)
+            self._history.forget_topics(topics)
             return topics
 
     def drop_other_topics(self, ids: Mapping[str, str]) -> set[str]:
         """Positions in topics with other ids than these are looked up again. Returns the topics. Caller: the query."""
+        topics = set()
         with self._lock:
-            topic_ids = {tp: owned.topic_id for tp, owned in self._owned.items() if owned.start}
-            others = {tp for tp, topic_id in topic_ids.items() if not may_be_same(topic_id, ids.get(tp.topic, ""))}
-            self._owned |= {tp: self._owned[tp].unstarted(lookups=0) for tp in others}
-            return {tp.topic for tp in others}
+            for tp, owned in self._owned.items():
+                if owned.start is None or owned.may_be_in(ids.get(tp.topic, "")):
+                    continue
+                self._owned[tp] = owned.unstarted(lookups=0)
+                topics.add(tp.topic)
+        return topics
 
     def rewind(self, offsets: Offsets, epochs: Offsets, before: Owned) -> None:
         """Moves positions back to ``offsets``, before the commits; leaders of ``epochs`` have these. Caller: the query.
@@ -499,25 +490,44 @@ class OffsetTracker:
         A partition that is not where it was ``before``, because the other thread has started it since, stays there.
         """
         with self._lock:
-            lineage = self._begin_lineage(time.time())
+            lineage = self._lineages.begin(time.time())
             for tp in offsets.keys() & self._owned.keys():
-                was, now, offset, epoch = before[tp], self._owned[tp], offsets[tp], epochs[tp]
-                if now.start and (was.topic_id, was.position) == (now.topic_id, now.position):
-                    moved = replace(now, position=offset, lineage=lineage, epoch=epoch, completed=offset)
-                    self._owned[tp] = replace(moved, committed=None, checkpoint="", rejections=0, reset=False)
-                    self._logged[tp] = OffsetRange(*tp, offset, offset, now.topic_id, epoch, lineage)
+                owned, offset, epoch = self._owned[tp], offsets[tp], epochs[tp]
+                if owned.has_moved_since(before[tp]):
+                    continue
+                self._owned[tp] = owned.moved_to(offset, epoch, lineage)
+                self._history.ranges[tp] = OffsetRange(*tp, offset, offset, owned.topic_id, epoch, lineage)
 
 
-def _needs_lookup(owned: OwnedPartition) -> bool:
-    return owned.start is None and not owned.in_lookup
+def _committed_in(
+    lineage: int, start: Start, committed: CommittedOffset | None, logged: OffsetRange | None
+) -> int | None:
+    """What the group has of the lineage in which a partition starts; ``None``: the start is to be committed at once."""
+    if committed is None:  # "Every owned partition has a committed offset at once"
+        return None
+    if committed.tagged_reset and logged is not None:
+        # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch is logged.
+        return None
+    if not _is_in_lineage(committed, start, lineage):
+        return None
+    return committed.offset
 
 
 def _is_in_lineage(committed: CommittedOffset, start: Start, lineage: int) -> bool:
-    """Whether a commit belongs to the lineage in which its partition starts: then the start need not be committed.
+    """Whether a commit belongs to the lineage in which its partition starts.
 
     The commit of another program gets our tag and lineage at once, unless the partition did not start there.
     """
-    return committed.lineage == lineage if committed.tagged else start.rule is StartRule.LOGGED
+    if committed.tagged:
+        return committed.lineage == lineage
+    return start.rule is StartRule.LOGGED
+
+
+def _is_unlogged_reset(committed: CommittedOffset | None, logged: OffsetRange | None) -> bool:
+    """Whether the group has the commit of a reset that no logged batch shows."""
+    if committed is None or logged is not None:
+        return False
+    return committed.tagged_reset
 
 
 def _epoch_at(start: Start, logged: OffsetRange | None, committed: CommittedOffset | None) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.membership import NO_GENERATION
 from spark_group_source.offsets import NO_LINEAGE, UNKNOWN_EPOCH, OffsetRange, TopicPartition, may_be_same
 from spark_group_source.query.starts.rules import Start, StartRule
@@ -57,38 +58,105 @@ class OwnedPartition:
     reset: bool = False
 
     @property
+    def needs_lookup(self) -> bool:
+        """Whether its start is unknown, and no thread is looking it up."""
+        return self.start is None and not self.in_lookup
+
+    @property
     def pending(self) -> bool:
         """Whether something may be committed and is not known to be. Within a lineage no commit goes back.
 
         A rejected commit is pending until the group revokes the partition, or no broker knows it: a coordinator may
         have old metadata for a while. With ``assign`` no revocation would end the retries.
         """
-        if self.start is None or (self.rejections and self.deleted):
+        if self.start is None or (self.deleted and self.rejections):
             return False
         return self.committed is None or self.completed > self.committed
+
+    @property
+    def delays_revocation(self) -> bool:
+        """Whether a revocation waits for its start or commit.
+
+        Without a committed start the next owner could start at a later offset. No revocation waits for a leader that
+        returns no start, nor for a commit after :data:`MAX_REJECTIONS`: its topic may be deleted.
+        """
+        if self.start is None:
+            return self.lookups < MAX_LOOKUPS
+        return self.pending and self.rejections < MAX_REJECTIONS
 
     @property
     def has_work(self) -> bool:
         """Whether Spark has read something up to what is completed; else that is where the partition started."""
         if self.start is None:
             return False
-        logged = self.start.rule in (StartRule.LOGGED, StartRule.REPLAYED)
-        return logged or self.completed != self.start.offset
+        if self.start.rule in (StartRule.LOGGED, StartRule.REPLAYED):
+            return True
+        return self.completed != self.start.offset
+
+    def is_in(self, topic_id: str) -> bool:
+        """Whether its position is in the topic with exactly this id."""
+        return self.start is not None and self.topic_id == topic_id
+
+    def may_be_in(self, topic_id: str) -> bool:
+        """Whether its position may be in the topic with this id; an empty id is unknown."""
+        return may_be_same(self.topic_id, topic_id)
 
     def continues(self, read: OffsetRange) -> bool:
         """Whether the position is at or after the end of ``read``, in the same topic and lineage."""
-        return may_be_same(self.topic_id, read.topic_id) and self.lineage == read.lineage and read.end <= self.position
+        if self.start is None or self.lineage != read.lineage:
+            return False
+        return self.may_be_in(read.topic_id) and read.end <= self.position
+
+    def is_at_beginning(self, read: OffsetRange) -> bool:
+        """Whether the position is where ``read`` begins, in the same lineage."""
+        return (self.position, self.lineage) == (read.start, read.lineage)
+
+    def has_moved_since(self, before: OwnedPartition) -> bool:
+        """Whether it has no position any more, or another one than ``before``, in the topic of that moment."""
+        return self.start is None or (self.topic_id, self.position) != (before.topic_id, before.position)
+
+    def is_ahead_of(self, found: CommittedOffset) -> bool:
+        """Whether the group has less than what it has confirmed, because a late commit of ours moved it back."""
+        if self.committed is None or not found.tagged:
+            return False
+        return (found.lineage, found.offset) < (self.lineage, self.committed)
+
+    def start_at(self, start: Start, lineage: int, topic_id: str, epoch: int) -> None:
+        """It starts there, in this lineage of the topic with this id. ``epoch`` is the leader epoch of the offset."""
+        self.start, self.lineage, self.topic_id, self.epoch = start, lineage, topic_id, epoch
+        self.position = start.offset
+
+    def plan(self, read: OffsetRange) -> None:
+        """Spark gets a batch that reads ``read``."""
+        self.position = read.end
+        self.epoch = max(read.epoch, self.epoch)  # it may have started again
 
     def complete(self, end: int, checkpoint: str) -> None:
         """Spark has completed and logged a batch up to ``end``."""
-        if end >= self.completed:  # 4: never backwards
-            # In this order: the committer reads the offset first, without the lock.
-            self.checkpoint = checkpoint
-            self.completed = end
+        if end < self.completed:  # commits never go backwards
+            return
+        # In this order: the committer reads the offset first, without the lock.
+        self.checkpoint = checkpoint
+        self.completed = end
+
+    def confirm(self, offset: int) -> None:
+        """The group has committed ``offset``."""
+        self.rejections = 0
+        if self.committed is None or offset > self.committed:
+            self.committed = offset
 
     def unstarted(self, lookups: int) -> OwnedPartition:
         """The record of this partition with a start that is still to be found."""
         return OwnedPartition(self.since, self.assigned_id, lookups)
+
+    def moved_to(self, offset: int, epoch: int, lineage: int) -> OwnedPartition:
+        """The record of this partition after a rewind to ``offset``, which is to be committed in any case."""
+        moved = replace(self, position=offset, completed=offset, epoch=epoch, lineage=lineage)
+        moved.committed = None
+        moved.checkpoint = ""
+        moved.rejections = 0
+        moved.reset = False
+        return moved
 
 
 Owned = Mapping[TopicPartition, OwnedPartition]

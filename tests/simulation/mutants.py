@@ -193,7 +193,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "A1",
         6,
         "a commit below the logged end counts as late, whatever its lineage: the second query skips a rewind",
-        (Edit("(lineage, committed.offset) < _1", "(logged.lineage, committed.offset) < _1", inside="resume_at"),),
+        (Edit("(committed.lineage, committed.offset)", "(logged.lineage, committed.offset)", inside="resume_at"),),
     ),
     Mutant(
         "A2",
@@ -252,9 +252,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "a partition whose first commit failed is handed over without a commit, and starts at latest",
         (
             Edit(
-                "owned.rejections < MAX_REJECTIONS",
-                "owned.rejections < MAX_REJECTIONS and owned.committed is not None",
-                inside="OffsetTracker._uncommitted",
+                "self.rejections < MAX_REJECTIONS",
+                "self.rejections < MAX_REJECTIONS and self.committed is not None",
+                inside="OwnedPartition.delays_revocation",
             ),
         ),
     ),
@@ -465,7 +465,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M23",
         5,
         "a partition whose start could not be looked up is handed over at once, and starts at a later latest",
-        (Edit("owned.lookups < MAX_LOOKUPS", "False"),),
+        (Edit("self.lookups < MAX_LOOKUPS", "False"),),
     ),
     Mutant(
         "M24",
@@ -477,7 +477,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M25",
         6,
         "a decision counts as older than one before it, on a host whose clock is behind",
-        (Edit("self._lineage + 1", "0", inside="OffsetTracker._begin_lineage"),),
+        (Edit("self._latest + 1", "0", inside="Lineages.begin"),),
     ),
     Mutant(
         "M26",
@@ -495,7 +495,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M28",
         6,
         "a rewind is ignored above the offset at which the query gave the partition up, however long ago",
-        (Edit("self._given_up.pop(tp, None)", "pass", inside="OffsetTracker._start"),),
+        (Edit("self._given_up.pop(tp, None)", "pass", inside="OffsetHistory.started"),),
     ),
     Mutant(
         "M29",
@@ -513,18 +513,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "M31",
         6,
         "a start at latest is looked up again if its partition is lost before the commit",
-        (Edit("self._pinned = self._pinned.pin(_1)", "self._pinned.pin(_1)"),),
+        (Edit("self._history.pinned = self._history.pinned.pin(_1)", "pass"),),
     ),
     Mutant(
         "M32",
         6,
         "the new position in a truncated log is not committed before the query has passed its former one",
-        (
-            Edit(
-                "replace(moved, committed=None, checkpoint=_1, rejections=_2, reset=_3)",
-                "replace(moved, checkpoint=_1, rejections=_2, reset=_3)",
-            ),
-        ),
+        (Edit("moved.committed = None", "pass"),),
     ),
     Mutant(
         "M34",
@@ -701,7 +696,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M61",
         10,
         "a run ends by the group's commits, and the query has yet to move its partitions back",
-        (Edit("pending | dict.fromkeys(undecided, UNDECIDED)", "pending"),),
+        (Edit("ahead[tp] = UNDECIDED", "pass"),),
     ),
     Mutant(
         "M62",

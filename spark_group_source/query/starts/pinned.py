@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_group_source.offsets import Partitions, PinnedOffsets, PinnedStart, TopicPartition
@@ -26,18 +26,25 @@ class PinnedStarts:
 
     def pin(self, starts: Mapping[TopicPartition, Start]) -> PinnedStarts:
         """The same with these starting offsets, for partitions that are still to start."""
-        found = {tp: starts[tp] for tp in starts.keys() & self.offsets.keys()}
-        pinned = {tp: PinnedStart(self.offsets[tp].topic_id, at.offset, at.epoch) for tp, at in found.items()}
-        return replace(self, offsets={**self.offsets, **pinned})
+        offsets = dict(self.offsets)
+        for tp in starts.keys() & offsets.keys():
+            offsets[tp] = PinnedStart(offsets[tp].topic_id, starts[tp].offset, starts[tp].epoch)
+        return replace(self, offsets=offsets)
 
-    def without(self, partitions: Iterable[TopicPartition]) -> PinnedStarts:
+    def without(self, partitions: Collection[TopicPartition]) -> PinnedStarts:
         """The same without partitions that a logged batch holds."""
-        logged = set(partitions)
-        return replace(
-            self,
-            offsets={tp: offset for tp, offset in self.offsets.items() if tp not in logged},
-            resets=self.resets - logged,
-        )
+        offsets = dict(self.offsets)
+        for tp in offsets.keys() & partitions:
+            del offsets[tp]
+        return replace(self, offsets=offsets, resets=self.resets.difference(partitions))
+
+    def without_topics(self, topics: Collection[str]) -> PinnedStarts:
+        """The same without partitions of these topics."""
+        return self.without([tp for tp in self.offsets.keys() | self.resets if tp.topic in topics])
+
+    def without_resets(self, partitions: Collection[TopicPartition]) -> PinnedStarts:
+        """The same after the resets of these partitions have been committed."""
+        return replace(self, resets=self.resets.difference(partitions))
 
     def assign(self, partitions: Partitions) -> PinnedStarts:
         """The same after an assignment of ``partitions``: if it is the first, ``resetOffsetsOnStart`` applies to it."""

@@ -53,7 +53,7 @@ from spark_group_source.options.offset_specs import (
     StartSpec,
 )
 from spark_group_source.options.source_options import SourceOptions, stream_start
-from spark_group_source.query.logged_offsets import LoggedOffsets
+from spark_group_source.query.offset_history import LoggedOffsets
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.start_specs import resolve_spec

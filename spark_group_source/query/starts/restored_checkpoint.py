@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from spark_group_source.errors import CheckpointError
 from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.offsets import OffsetRange, Offsets, Partitions, TopicPartition
-from spark_group_source.query.logged_offsets import LoggedOffsets
+from spark_group_source.query.offset_history import LoggedOffsets
 from spark_group_source.text import some
 
 log = logging.getLogger(__name__)

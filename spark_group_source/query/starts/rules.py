@@ -51,8 +51,7 @@ def resume_at(
 ) -> Start | None:
     """Where a newly assigned partition starts; ``None`` if the group has no commit and the query has logged nothing.
 
-    The later lineage applies, and within one lineage the further offset: the group is behind only because a later
-    commit failed, or an older one arrived late. A commit without our tag is another program's, and begins a lineage.
+    The cases are the rows of the table under "Lineages" in ``DESIGN.md``, without that of a restored checkpoint.
     ``replayed`` and ``given_up`` show the exceptions, in which a lower commit moves nothing back.
 
     Args:
@@ -64,25 +63,53 @@ def resume_at(
             end is by another consumer that read the same records, and no decision to go back.
     """
     if committed is None:
-        return None if logged is None else Start(logged.end, StartRule.LOGGED, logged.lineage)
-    lineage = committed.lineage if committed.tagged else None
-    if logged is not None:
-        if lineage is not None and (lineage, committed.offset) < (logged.lineage, logged.end):
-            return Start(logged.end, StartRule.LOGGED, logged.lineage)
-        if committed.offset < logged.end:
-            if (
-                replayed is not None
-                and committed.lineage <= replayed.lineage
-                and replayed.start <= committed.offset < replayed.end
-            ):
-                return Start(logged.end, StartRule.REPLAYED, lineage)
-            if lineage is None and given_up is not None and given_up < committed.offset:
-                return Start(logged.end, StartRule.LOGGED, logged.lineage)
-    return Start(committed.offset, StartRule.MOVED if lineage is None else StartRule.COMMITTED, lineage)
+        return _at_logged_end(logged)
+    if logged is None:
+        return _at_commit(committed)
+    if committed.tagged and (committed.lineage, committed.offset) < (logged.lineage, logged.end):
+        return _at_logged_end(logged)
+    if committed.offset < logged.end:
+        if replayed is not None and _is_obeyed(committed, replayed):
+            return Start(logged.end, StartRule.REPLAYED, _lineage_after(committed))
+        if given_up is not None and _is_of_another_reader(committed, given_up):
+            return _at_logged_end(logged)
+    return _at_commit(committed)
+
+
+def _at_logged_end(logged: OffsetRange | None) -> Start | None:
+    if logged is None:
+        return None
+    return Start(logged.end, StartRule.LOGGED, logged.lineage)
+
+
+def _at_commit(committed: CommittedOffset) -> Start:
+    rule = StartRule.COMMITTED if committed.tagged else StartRule.MOVED
+    return Start(committed.offset, rule, _lineage_after(committed))
+
+
+def _lineage_after(committed: CommittedOffset) -> int | None:
+    """The lineage of a partition that starts because of this commit; ``None`` if another program wrote it, which begins
+    a new one."""
+    if not committed.tagged:
+        return None
+    return committed.lineage
+
+
+def _is_obeyed(committed: CommittedOffset, replayed: OffsetRange) -> bool:
+    """Whether a commit that moves the partition back is older than the replay, which has read from there already."""
+    if committed.lineage > replayed.lineage:
+        return False
+    return replayed.start <= committed.offset < replayed.end
+
+
+def _is_of_another_reader(committed: CommittedOffset, given_up: int) -> bool:
+    """Whether another consumer committed what it read of the batch that this query gave up."""
+    return not committed.tagged and given_up < committed.offset
 
 
 def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
     """Logs where partitions start, and by which rule."""
-    if starts:
-        listed = ", ".join(f"{tp} at {start.offset} ({start.rule.value})" for tp, start in sorted(starts.items()))
-        log.info("group %s: starts %s", group_id, listed)
+    if not starts:
+        return
+    listed = [f"{tp} at {start.offset} ({start.rule.value})" for tp, start in sorted(starts.items())]
+    log.info("group %s: starts %s", group_id, ", ".join(listed))

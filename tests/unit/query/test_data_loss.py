@@ -643,7 +643,7 @@ def test_a_deleted_topic_of_a_pattern_is_forgotten_and_read_from_earliest_when_i
 
     eventually(is_forgotten)
     assert gone not in query.end.ranges
-    assert gone not in query.driver._tracker._logged
+    assert gone not in query.driver._tracker._history.ranges
     assert not query.driver._planner._data_loss.deleted
     asked = len(fake.requests)
 

@@ -1,0 +1,24 @@
+"""The ids of lineages: see "Lineages" in ``DESIGN.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Lineages:
+    """Gives out the ids of new lineages. Not for several threads: the owner's lock guards it."""
+
+    def __init__(self) -> None:
+        self._latest = 0
+
+    def note(self, lineages: Iterable[int]) -> None:
+        """This query has seen these lineages."""
+        self._latest = max([self._latest, *lineages])
+
+    def begin(self, at: float) -> int:
+        """A lineage that begins at this time, in seconds since 1970.
+
+        It is later than all others this query has seen, also if the clocks of two machines differ.
+        """
+        self._latest = max(round(at * 1000), self._latest + 1)
+        return self._latest

@@ -1,0 +1,183 @@
+"""What a query knows of all partitions that it has read, whether or not it owns them now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition, may_be_same
+from spark_group_source.query.owned_partition import OwnedPartition
+from spark_group_source.query.starts.pinned import PinnedStarts
+from spark_group_source.query.starts.rules import Start
+
+
+class LoggedOffsets(NamedTuple):
+    """What a query knows of partitions that start.
+
+    Attributes:
+        ranges: the ranges that were planned last, or the offsets to which records that were lost moved it.
+        given_up: the beginnings of the batches in which it gave partitions up.
+        replaced: commits that were there when it began the lineage of the range, while none of its own has arrived.
+        recreated: partitions of topics that were recreated since it logged or pinned them. The group's commits are in
+            the new ones: Kafka deletes those of a deleted topic.
+        checkpoint: the id of the checkpoint; empty if no logged batch has one.
+        pinned: the pinned starts of the others, as of the same moment: a batch that is logged takes them away.
+    """
+
+    ranges: dict[TopicPartition, OffsetRange]
+    given_up: Offsets
+    replaced: Mapping[TopicPartition, CommittedOffset]
+    recreated: Partitions
+    pinned: PinnedStarts
+    checkpoint: str
+
+
+class GivenUp(NamedTuple):
+    """Where the batch began in which a partition was lost, and the lineage of that batch."""
+
+    lineage: int
+    beginning: int
+
+
+class ReplacedCommit(NamedTuple):
+    """The commit that was there when the query began a lineage."""
+
+    lineage: int
+    commit: CommittedOffset
+
+
+class OffsetHistory:
+    """What the query knows of all partitions it ever read. Not for several threads: the tracker's lock guards it.
+
+    Attributes:
+        ranges: the range of each partition in the last batch that was planned with it, or in the checkpoint.
+        in_log: the offset of the last batch that Spark has logged for certain: the checkpoint's or a completed one.
+        pinned: the pinned starts of the query.
+
+    ``_given_up`` has the partitions that were lost in mid-batch, until they start again. ``_replaced`` has, by
+    partition, the commit that was there when this query began a lineage, until it has committed. ``_found_recreated``
+    are topics that a lookup of start positions found to be recreated, until the query checks them.
+    """
+
+    def __init__(self) -> None:
+        self.ranges: dict[TopicPartition, OffsetRange] = {}
+        self.in_log = BatchOffset()
+        self.pinned = PinnedStarts()
+        self._given_up: dict[TopicPartition, GivenUp] = {}
+        self._replaced: dict[TopicPartition, ReplacedCommit] = {}
+        self._found_recreated: set[str] = set()
+
+    def restore(self, logged: BatchOffset, pinned: PinnedStarts) -> None:
+        """Begins with the checkpoint's ranges and pinned starts."""
+        self.ranges |= logged.ranges
+        self.in_log = logged
+        self.pinned = pinned
+
+    # What is known of partitions that start.
+
+    def of_starting(self, partitions: Partitions, ids: Mapping[str, str]) -> LoggedOffsets:
+        """What this query has logged of partitions that start in topics with these ids.
+
+        It notes recreated topics for :meth:`take_recreated`.
+        """
+        recreated = self._recreated(partitions, ids)
+        known = partitions - recreated
+        ranges: dict[TopicPartition, OffsetRange] = {}
+        given_up: dict[TopicPartition, int] = {}
+        replaced: dict[TopicPartition, CommittedOffset] = {}
+        for tp in known & self.ranges.keys():
+            ranges[tp] = self.ranges[tp]
+            lost, begun = self._given_up.get(tp), self._replaced.get(tp)
+            if lost is not None and lost.lineage == ranges[tp].lineage:
+                given_up[tp] = lost.beginning
+            if begun is not None and begun.lineage == ranges[tp].lineage:
+                replaced[tp] = begun.commit
+        return LoggedOffsets(
+            ranges, given_up, replaced, recreated, self.pinned.without(recreated), self.in_log.checkpoint
+        )
+
+    def _recreated(self, partitions: Partitions, ids: Mapping[str, str]) -> Partitions:
+        """Those of ``partitions`` in recreated topics, except those that the query knows in the new topic already."""
+        known_ids = {tp: start.topic_id for tp, start in self.pinned.offsets.items()}
+        known_ids |= {tp: read.topic_id for tp, read in self.ranges.items()}
+        topics = _under_other_ids(known_ids, ids)
+        self._found_recreated |= topics
+        recreated = set()
+        for tp in partitions:
+            if tp.topic in topics and known_ids.get(tp) != ids[tp.topic]:
+                recreated.add(tp)
+        return frozenset(recreated)
+
+    def take_recreated(self) -> set[str]:
+        """The topics that :meth:`of_starting` has found to be recreated since the last call."""
+        recreated, self._found_recreated = self._found_recreated, set()
+        return recreated
+
+    def range_in(self, tp: TopicPartition, topic_id: str) -> OffsetRange | None:
+        """The range that this query logged last for the partition, if that may be in the topic with this id."""
+        logged = self.ranges.get(tp)
+        if logged is None or not may_be_same(logged.topic_id, topic_id):
+            return None
+        return logged
+
+    def checkpoint_with(self, tp: TopicPartition, owned: OwnedPartition) -> str:
+        """The checkpoint's id if it holds what may be committed of a partition as the end of a batch; else empty."""
+        read = self.in_log.ranges.get(tp)
+        if read is None or not may_be_same(read.topic_id, owned.topic_id):
+            return ""
+        if (read.end, read.lineage) != (owned.completed, owned.lineage):
+            return ""
+        return self.in_log.checkpoint
+
+    # What happens to partitions.
+
+    def started(self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None) -> None:
+        """A partition has started in this lineage; ``committed`` is the group's committed offset, if there is one."""
+        self._given_up.pop(tp, None)
+        if committed is None:
+            return
+        if start.lineage is None:
+            self._replaced[tp] = ReplacedCommit(lineage, committed)
+        else:  # another commit has followed it: the same one again is a decision of its own
+            self._replaced.pop(tp, None)
+
+    def planned(self, batch: BatchOffset) -> None:
+        """Spark gets this batch, and logs it before it runs it."""
+        self.ranges |= batch.ranges
+        self.pinned = self.pinned.without(batch.ranges)
+
+    def lost_in_batch(self, tp: TopicPartition, owned: OwnedPartition) -> None:
+        """The query gives up a partition that the batch in flight reads."""
+        self._given_up[tp] = GivenUp(owned.lineage, owned.completed)
+
+    def committed(self, partitions: Collection[TopicPartition]) -> None:
+        """The group has a commit of this query for these partitions: the former ones are replaced, and reset."""
+        for tp in partitions:
+            self._replaced.pop(tp, None)
+        self.pinned = self.pinned.without_resets(partitions)
+
+    def restart_topics(self, ids: Mapping[str, str]) -> None:
+        """These topics were recreated, with these ids: forgets all offsets in the former ones."""
+        ranges = {}
+        for tp, read in self.ranges.items():
+            if read.topic_id == ids.get(tp.topic, read.topic_id):
+                ranges[tp] = read
+        self.ranges = ranges
+        self.pinned = self.pinned.without_topics(ids)
+
+    def forget_topics(self, topics: Collection[str]) -> None:
+        """Forgets all offsets in these topics."""
+        for offsets in (self.ranges, self._given_up, self._replaced):
+            for tp in [tp for tp in offsets if tp.topic in topics]:
+                del offsets[tp]
+        self.pinned = self.pinned.without_topics(topics)
+
+
+def _under_other_ids(known_ids: Mapping[TopicPartition, str], ids: Mapping[str, str]) -> set[str]:
+    """The topics that have another id in ``ids`` than one of their partitions is known to be in."""
+    topics = set()
+    for tp, known_id in known_ids.items():
+        if not may_be_same(known_id, ids.get(tp.topic, "")):
+            topics.add(tp.topic)
+    return topics
