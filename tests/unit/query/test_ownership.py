@@ -35,6 +35,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.starts.rules import StartRule
+from spark_group_source.wire.offset_lookup import ListedOffsets
 from tests.unit.hand_clock import Hand
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -75,13 +76,11 @@ class World:
     def topic_ids(self, names: Iterable[str], deadline: Deadline) -> dict[str, str]:
         return dict.fromkeys(names, self.topic_id)
 
-    def list_offsets(
-        self, _: Any, wanted: Mapping[TopicPartition, int], *, epochs: dict[TopicPartition, int], **__: Any
-    ) -> dict[TopicPartition, int]:
+    def list_offsets(self, _: Any, wanted: Mapping[TopicPartition, int], **__: Any) -> ListedOffsets:
         if self.without_brokers:
             raise BrokerUnavailable("No broker.")
-        epochs |= dict.fromkeys(self.logs, 7)
-        return {tp: self._offset(*self.logs[tp], at) for tp, at in wanted.items() if tp in self.logs}
+        found = {tp: self._offset(*self.logs[tp], at) for tp, at in wanted.items() if tp in self.logs}
+        return ListedOffsets(found, dict.fromkeys(found, 7))
 
     def _offset(self, begin: int, end: int, at: int) -> int:
         if at < 0:
