@@ -252,7 +252,7 @@ class BatchPlanner:
             return None
         if self._target is not None:
             ends = self._target.limit(ends)
-        topic_ids = self._topic_ids.of({tp.topic for tp in owned})
+        topic_ids = self._topic_ids.ids_of({tp.topic for tp in owned})
         readable = self._in_these_topics(owned, topic_ids)
         if reason is None:
             reason = self._reason_to_log(start, readable, topic_ids)

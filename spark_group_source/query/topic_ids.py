@@ -40,15 +40,18 @@ class TopicIds:
 
     def restore(self, logged: BatchOffset) -> None:
         """Takes the ids of the checkpoint's positions."""
-        self._read |= {read.topic: read.topic_id for read in logged.ranges.values() if read.topic_id}
+        for read in logged.ranges.values():
+            if read.topic_id:
+                self._read[read.topic] = read.topic_id
 
-    def of(self, topics: Collection[str]) -> dict[str, str]:
+    def ids_of(self, topics: Collection[str]) -> dict[str, str]:
         """The id under which the query reads each topic; for a new topic the id it has now, if brokers agree on it."""
-        if new := set(topics) - self._read.keys():
-            # A position under the id of a former topic would make the topic of now count as recreated.
-            ids = known_ids(self._cluster, new, Deadline.after(LOOKUP_TIMEOUT, self._clock))
-            ids -= {(name, "") for name, id_ in ids if id_}  # during an upgrade, only some brokers know it
-            self._read |= {name: id_ for name, id_ in ids if [each for each, _ in ids].count(name) == 1}
+        new = set(topics) - self._read.keys()
+        if new:
+            # A position under the id of a former topic would make the current topic look recreated.
+            self._read |= ids_all_brokers_agree_on(
+                known_ids(self._cluster, new, Deadline.after(LOOKUP_TIMEOUT, self._clock))
+            )
         return {name: self._read[name] for name in topics if name in self._read}
 
     def under_other_ids(self, topics: Collection[str]) -> set[str]:
@@ -58,14 +61,14 @@ class TopicIds:
 
     def recreated(self, topics: Collection[str]) -> dict[str, str]:
         """The ids of those topics that exist under another id than the one under which the query reads them."""
-        current = self._look_up(topics)
-        changed = {
-            name
-            for name in current.keys() & topics
-            if not current[name].error and not may_be_same(self._read.get(name, ""), current[name].id)
-        }
+        current = self._current_topics(topics)
+        changed: set[str] = set()
+        for name in current.keys() & topics:
+            topic = current[name]
+            if not topic.error and not may_be_same(self._read.get(name, ""), topic.id):
+                changed.add(name)
         gone = self._unknown_to_all(changed, self._read)
-        # The next call asks for the others again.
+        # Some brokers still know the others under their former id: the next call asks again.
         self._cluster.invalidate_topics(changed - gone)
         return {name: current[name].id for name in gone}
 
@@ -75,16 +78,20 @@ class TopicIds:
 
     def deleted(self, topics: Collection[str]) -> set[str]:
         """Those of ``topics`` that were deleted: several lookups do not find them, and no broker knows them."""
-        missing = _unknown(self._look_up(topics))
-        for _ in range(DELETED_LOOKUPS if missing else 0):
+        missing = _unknown(self._current_topics(topics))
+        if not missing:
+            return set()
+        for _ in range(DELETED_LOOKUPS):
             time.sleep(DELETED_INTERVAL)
             self._cluster.invalidate_topics(missing)
-            missing = _unknown(self._look_up(missing))
+            missing = _unknown(self._current_topics(missing))
         return self._unknown_to_all(missing)
 
     def unread_and_gone(self, topics: Collection[str]) -> set[str]:
         """Those of ``topics``, which the query has not read, that no broker knows; one lookup per metadata age."""
-        if not topics or self._clock() - self._unread_looked_up_at <= self._max_age:
+        if not topics:
+            return set()
+        if self._clock() - self._unread_looked_up_at <= self._max_age:
             return set()
         self._unread_looked_up_at = self._clock()
         try:
@@ -104,14 +111,16 @@ class TopicIds:
         partitions = [TopicPartition(name, 0) for name in topics]
         return {tp.topic for tp in unknown_to_all(self._cluster, partitions, deadline, ids)}
 
-    def _look_up(self, topics: Collection[str]) -> dict[str, Topic]:
-        fresh = self._clock() - self._looked_up_at > self._max_age
-        if fresh:
+    def _current_topics(self, topics: Collection[str]) -> dict[str, Topic]:
+        """The metadata of these topics, requested again once per metadata age; empty if the lookup failed."""
+        names = topics
+        outdated = self._clock() - self._looked_up_at > self._max_age
+        if outdated:
             self._looked_up_at = self._clock()
-        # A fresh lookup covers all topics that were ever read. Otherwise the others would count as fresh as well.
-        names = {*topics, *self._read} if fresh else topics
+            # All topics that were ever read: one that this lookup leaves out would wait for another metadata age.
+            names = {*topics, *self._read}
         try:
-            return self._cluster.topics(names, Deadline.after(LOOKUP_TIMEOUT, self._clock), fresh=fresh)
+            return self._cluster.topics(names, Deadline.after(LOOKUP_TIMEOUT, self._clock), fresh=outdated)
         except RetriableError as error:
             log.warning("the topic lookup failed: %s", error)
             return {}
@@ -119,3 +128,22 @@ class TopicIds:
 
 def _unknown(topics: Mapping[str, Topic]) -> set[str]:
     return {name for name, topic in topics.items() if topic.error == UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def ids_all_brokers_agree_on(known: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The topics that all brokers know under one id, with that id.
+
+    Args:
+        known: the names of topics, each with every id under which a broker knows it. The id is empty on a broker that
+            does not know ids yet, as during an upgrade: the id on the others counts.
+    """
+    ids_by_name: dict[str, set[str]] = {}
+    for name, topic_id in known:
+        ids_by_name.setdefault(name, set()).add(topic_id)
+    agreed: dict[str, str] = {}
+    for name, ids in ids_by_name.items():
+        if len(ids) > 1:
+            ids.discard("")
+        if len(ids) == 1:
+            agreed[name] = ids.pop()
+    return agreed

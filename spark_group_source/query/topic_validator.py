@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import (
@@ -23,6 +24,20 @@ from spark_group_source.wire.metadata import Topic
 from spark_group_source.wire.stale_metadata import EveryBroker, unknown_to_all
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """What a query needs and a lookup has not found.
+
+    Attributes:
+        errors: the error codes of topics that must exist.
+        partitions: the assigned partitions that do not exist, of topics without an error.
+    """
+
+    errors: dict[str, int]
+    partitions: set[TopicPartition]
+
 
 START_TIMEOUT = 20.0
 """Maximum seconds until brokers and topics are found; then the query fails."""
@@ -69,63 +84,80 @@ class TopicValidator:
         deadline = Deadline.after(START_TIMEOUT, self._clock)
         unknown_until = deadline.at_most(UNKNOWN_TOPIC_TIMEOUT)
         while True:
-            waited = unknown_until.expired()
-            topics = self._look_up(deadline)
-            errors, missing = self._lacking(topics, read_before)
-            errors = self._without_hidden(errors, deadline)
-            if not errors and not missing:
+            may_be_unknown = not unknown_until.expired()
+            topics = self._find_topics(deadline)
+            lacking = self._lacking(topics, read_before, deadline)
+            if not lacking.errors and not lacking.partitions:
                 return topics
-            unknown = {TopicPartition(name, 0) for name, code in errors.items() if code == UNKNOWN_TOPIC_OR_PARTITION}
-            unknown |= missing
-            if TOPIC_AUTHORIZATION_FAILED in errors.values() or (
-                waited and deadline.remaining() <= RETRY_INTERVAL + LAST_LOOKUP
-            ):
-                break
-            # A broker that does not answer leaves time to ask the others again.
-            waited_in_vain = waited and LEADER_NOT_AVAILABLE not in errors.values()
-            if waited_in_vain and unknown_to_all(self._cluster, unknown, deadline.at_most(WARN_AFTER)) == unknown:
+            if self._is_final(lacking, deadline, may_be_unknown):
                 break
             time.sleep(RETRY_INTERVAL)
-        self._raise_or_skip(errors, missing, read_before)
+        self._raise_or_skip(lacking, read_before)
         return topics
 
+    def _is_final(self, lacking: Lacking, deadline: Deadline, may_be_unknown: bool) -> bool:
+        """Whether another lookup of the topics would find no more than the last one.
+
+        Args:
+            may_be_unknown: brokers may not have learnt of a new topic yet.
+        """
+        error_codes = lacking.errors.values()
+        if TOPIC_AUTHORIZATION_FAILED in error_codes:
+            return True
+        if may_be_unknown:
+            return False
+        if deadline.remaining() <= RETRY_INTERVAL + LAST_LOOKUP:
+            return True
+        if LEADER_NOT_AVAILABLE in error_codes:
+            return False
+        unknown = set(lacking.partitions)
+        for name, error_code in lacking.errors.items():
+            if error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                unknown.add(TopicPartition(name, 0))
+        # Not until the deadline: a broker that does not answer must leave time to ask the others again.
+        return unknown_to_all(self._cluster, unknown, deadline.at_most(WARN_AFTER)) == unknown
+
     def _lacking(
-        self, topics: Mapping[str, Topic], read_before: frozenset[TopicPartition]
-    ) -> tuple[dict[str, int], set[TopicPartition]]:
-        """The error codes of topics that must exist, and the assigned partitions that do not exist in the others."""
-        required = self._required(read_before)
-        errors = {name: topics[name].error if name in topics else UNKNOWN_TOPIC_OR_PARTITION for name in required}
-        errors = {name: error_code for name, error_code in errors.items() if error_code}
-        missing = {
-            tp
-            for tp in self._subscription.partitions
-            if tp.topic not in errors and tp.partition not in topics[tp.topic].partitions
-        }
-        return errors, missing
+        self, topics: Mapping[str, Topic], read_before: frozenset[TopicPartition], deadline: Deadline
+    ) -> Lacking:
+        errors: dict[str, int] = {}
+        for name in self._required(read_before):
+            topic = topics.get(name)
+            if topic is None:
+                errors[name] = UNKNOWN_TOPIC_OR_PARTITION
+            elif topic.error:
+                errors[name] = topic.error
+        missing: set[TopicPartition] = set()
+        for tp in self._subscription.partitions:
+            if tp.topic not in errors and tp.partition not in topics[tp.topic].partitions:
+                missing.add(tp)
+        return Lacking(self._without_hidden(errors, deadline), missing)
 
     def deleted(self, topics: Mapping[str, Topic], logged: Iterable[TopicPartition]) -> set[str]:
         """Subscribed topics that the query has read, and that are no longer among ``topics``."""
-        subscribed = filter(self._subscription.matches, {tp.topic for tp in logged})
-        lacking = {name for name in subscribed if name not in topics or topics[name].error}
-        return lacking - self._hidden
+        deleted: set[str] = set()
+        for name in self._matching({tp.topic for tp in logged}):
+            if name not in topics or topics[name].error:
+                deleted.add(name)
+        return deleted - self._hidden
 
     def _without_hidden(self, errors: dict[str, int], deadline: Deadline) -> dict[str, int]:
         """Without topics that the pattern matches and that this client may not describe now: they were not deleted.
 
-        The list of all topics lacks them, but a broker that is asked by name says so.
+        The list of all topics lacks them. If asked for one by name, a broker answers that the permission is missing.
         """
-        if self._subscription.pattern is None or not errors:
+        if self._subscription.pattern is None:
+            return errors
+        if not errors:
             return errors
         found = self._cluster.metadata(sorted(errors), deadline).topics
         hidden = {name for name, topic in found.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
         if hidden - self._hidden:
-            log.warning(
-                "this query has read %s before and may not describe it now; it continues without", names(hidden)
-            )
+            log.warning("this query may not describe %s, which it read before, and continues without it", names(hidden))
         self._hidden = hidden
         return {name: error_code for name, error_code in errors.items() if name not in hidden}
 
-    def _look_up(self, deadline: Deadline) -> dict[str, Topic]:
+    def _find_topics(self, deadline: Deadline) -> dict[str, Topic]:
         """The topics that any broker knows. Logs a wrong address long before the timeout."""
         try:
             return self._subscription.find(self._every_broker, deadline.at_most(WARN_AFTER))
@@ -142,25 +174,37 @@ class TopicValidator:
     def _required(self, read_before: frozenset[TopicPartition]) -> list[str]:
         """Topics that must exist: those named, and those read before that the subscription still matches."""
         topics_read = {tp.topic for tp in read_before}
-        return sorted({*self._subscription.topics, *filter(self._subscription.matches, topics_read)})
+        return sorted({*self._subscription.topics, *self._matching(topics_read)})
 
-    def _raise_or_skip(
-        self, errors: dict[str, int], missing: set[TopicPartition], read_before: frozenset[TopicPartition]
-    ) -> None:
+    def _matching(self, topics: Iterable[str]) -> list[str]:
+        """Those of these topics that the query subscribes to."""
+        return [name for name in topics if self._subscription.matches(name)]
+
+    def _raise_or_skip(self, lacking: Lacking, read_before: frozenset[TopicPartition]) -> None:
         """Raises the first error, or warns of deleted topics and partitions if ``failOnDataLoss`` is false."""
-        topics_read = {tp.topic for tp in read_before}
-        if read_before and not self._fail_on_data_loss:
-            topics_read |= errors.keys()  # perhaps by another member
-        deleted = {name for name in topics_read if errors.get(name) == UNKNOWN_TOPIC_OR_PARTITION}
-        for name, error_code in errors.items():
+        deleted = self._deleted_of(lacking, read_before)
+        for name, error_code in lacking.errors.items():
             if name not in deleted:
-                option = "assign" if self._subscription.partitions else "subscribe"
-                raise unreadable(name, error_code, f"Create it, or correct '{option}'.")
-        if never_read := missing - read_before:
+                raise unreadable(name, error_code, f"Create it, or correct '{self._option()}'.")
+        never_read = lacking.partitions - read_before
+        if never_read:
             raise TopicError(
                 f"{len(never_read)} assigned partition(s) do not exist: {names(never_read)}.",
                 "Correct 'assign', or add partitions to the topic.",
                 error_code=UNKNOWN_TOPIC_OR_PARTITION,
             )
         raise_or_skip_deleted(deleted, self._fail_on_data_loss)
-        raise_or_skip_deleted(missing, self._fail_on_data_loss)
+        raise_or_skip_deleted(lacking.partitions, self._fail_on_data_loss)
+
+    def _deleted_of(self, lacking: Lacking, read_before: frozenset[TopicPartition]) -> set[str]:
+        """Unknown topics that the query has read, and that were therefore deleted."""
+        topics_read = {tp.topic for tp in read_before}
+        if read_before and not self._fail_on_data_loss:
+            topics_read |= lacking.errors.keys()  # another member may have read them
+        return {name for name in topics_read if lacking.errors.get(name) == UNKNOWN_TOPIC_OR_PARTITION}
+
+    def _option(self) -> str:
+        """The option that names the topics."""
+        if self._subscription.partitions:
+            return "assign"
+        return "subscribe"

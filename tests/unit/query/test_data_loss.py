@@ -611,9 +611,9 @@ def test_the_end_of_a_former_topic_is_forgotten(fake: FakeKafka, monkeypatch: py
     def of_the_successor(topics: set[str]) -> dict[str, str]:
         monkeypatch.undo()
         recreated("gone", 3)(fake)
-        return ids.of(topics)
+        return ids.ids_of(topics)
 
-    monkeypatch.setattr(ids, "of", of_the_successor)
+    monkeypatch.setattr(ids, "ids_of", of_the_successor)
     query.driver.plan_batch(query.end, None)
     assert query.driver.end_offsets().get(TopicPartition("gone", 0)) is None
 

@@ -252,7 +252,7 @@ def test_members_of_the_application_are_logged(answer: object, logged: int, capl
 def test_a_topic_of_unknown_id_is_read_later(fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = start()
     with monkeypatch.context() as outage:
-        outage.setattr(driver._planner._topic_ids, "of", lambda topics: {})
+        outage.setattr(driver._planner._topic_ids, "ids_of", lambda topics: {})
         nothing = driver.plan_batch(BatchOffset(), None)
     assert not nothing.reads()
     assert [each.topic_id for each in driver.plan_batch(nothing, None).reads()] == [str(fake.ids["t"])]

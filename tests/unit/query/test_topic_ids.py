@@ -57,9 +57,9 @@ def test_one_broker_with_the_former_id_decides_nothing(fake: FakeKafka, cluster:
     former = recreate(fake)
     has_former_id(fake, former)
     assert not ids.recreated({"t"})
-    assert ids.of({"t"}) == {}
+    assert ids.ids_of({"t"}) == {}
     fake.clear_faults()
-    assert ids.of({"t"}) == {"t": str(fake.ids["t"])}
+    assert ids.ids_of({"t"}) == {"t": str(fake.ids["t"])}
     has_former_id(fake, former)
     assert ids.under_other_ids({"t"}) == {"t"}
     for _ in range(20):  # whichever broker is asked first
