@@ -41,6 +41,7 @@ from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.topic_ids import TopicIds
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted
+from spark_group_source.query.truncation import TruncationCheck
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
@@ -161,6 +162,7 @@ class DataLossCheck:
         subscription: Subscription,
         end_offsets: EndOffsets,
         epochs: EpochCheck,
+        truncation: TruncationCheck,
         topic_ids: TopicIds,
         assigned_partitions: AssignedPartitions,
         clients: KafkaClients,
@@ -170,6 +172,7 @@ class DataLossCheck:
         self._subscription = subscription
         self._end_offsets = end_offsets
         self._epochs = epochs
+        self._truncation = truncation
         self._topic_ids = topic_ids
         self._assigned_partitions = assigned_partitions
         self._clients = clients
@@ -191,10 +194,10 @@ class DataLossCheck:
         if self._raise_or_restart_recreated(topics, me):
             return None
         self._raise_or_skip_deleted(start, topics, me)
-        end_offsets = self._end_offsets.of(positions)
+        end_offsets = self._end_offsets.ends_of(positions)
         diverged = self._epochs.diverged(owned, self._end_offsets.epochs)
         past_end = {tp: positions[tp] for tp, end in end_offsets.items() if end < positions[tp]}
-        truncated = {} if diverged else self._end_offsets.truncated_before(self._epochs.confirmed(past_end))
+        truncated = {} if diverged else self._truncation.ends_before(self._epochs.confirmed(past_end))
         diverged, truncated = self._in_same_topics(diverged), self._in_same_topics(truncated)
         # These lookups may have refreshed the metadata of the topics.
         if self._raise_or_restart_recreated(topics, me):

@@ -34,15 +34,6 @@ IDLE_FACTOR = 50.0
 UNKNOWN_INTERVAL = 30.0
 """Seconds until partitions that were deleted are looked up again."""
 
-TRUNCATION_LOOKUPS = 3
-"""Lookups that must agree that a log ends before a position: a leader that was just replaced may still answer."""
-
-TRUNCATION_LOOKUP_INTERVAL = 0.3
-"""Seconds between two of these lookups."""
-
-TRUNCATION_INTERVAL = 10.0
-"""Seconds until a log that turned out not to be truncated is checked again: an open transaction is no data loss."""
-
 
 class EndOffsets:
     """Caches the end offset of each partition. The longer no record arrives, the rarer are the lookups.
@@ -59,7 +50,7 @@ class EndOffsets:
         self._deleted: set[TopicPartition] = set()
         self._deleted_at = clock()
         self._probe = LeaderlessProbe(clock)
-        self._looked_up_at = self._not_truncated_at = float("-inf")
+        self._looked_up_at = float("-inf")
         self._advanced_at = clock()
 
     @property
@@ -67,7 +58,7 @@ class EndOffsets:
         """Partitions that no broker knew at the last lookup."""
         return self._deleted
 
-    def of(self, positions: Offsets) -> Offsets:
+    def ends_of(self, positions: Offsets) -> Offsets:
         """The end offset of each partition; under read_committed the last stable offset.
 
         If nothing lies beyond ``positions`` the call waits until the next lookup is due, because Spark polls an idle
@@ -78,51 +69,36 @@ class EndOffsets:
         Raises:
             DataLoss: a partition was deleted.
         """
-        max_interval = max(MAX_INTERVAL, MAX_INTERVAL_PER_PARTITION * len(positions))
-        interval = min(max((self._clock() - self._advanced_at) / IDLE_FACTOR, MIN_INTERVAL), max_interval)
+        interval = self._interval(len(positions))
         wait = self._looked_up_at + interval - self._clock()
-        if wait > 0 and not positions.keys() - self.known.keys() - self._deleted - self._probe.partitions:
-            if any(self.known.get(tp, position) > position for tp, position in positions.items()):
-                return {tp: self.known[tp] for tp in positions if tp in self.known}
+        if wait > 0 and self._is_known(positions):
+            if self._is_behind(positions):
+                return self._known_ends(positions)
             time.sleep(wait)
         self._refresh(positions.keys())
+        return self._known_ends(positions)
+
+    def _interval(self, partitions: int) -> float:
+        """Seconds between two lookups of so many partitions."""
+        longest = max(MAX_INTERVAL, MAX_INTERVAL_PER_PARTITION * partitions)
+        idle_for = self._clock() - self._advanced_at
+        return min(max(idle_for / IDLE_FACTOR, MIN_INTERVAL), longest)
+
+    def _is_known(self, positions: Offsets) -> bool:
+        """Whether the last lookup covered all these partitions."""
+        return not positions.keys() - self.known.keys() - self._deleted - self._probe.partitions
+
+    def _is_behind(self, positions: Offsets) -> bool:
+        """Whether offsets are known to lie beyond any of the positions."""
+        return any(self.known.get(tp, position) > position for tp, position in positions.items())
+
+    def _known_ends(self, positions: Offsets) -> dict[TopicPartition, int]:
         return {tp: self.known[tp] for tp in positions if tp in self.known}
-
-    def truncated_before(self, offsets: Offsets) -> dict[TopicPartition, int]:
-        """The ends of those logs that end before the offset, if several lookups at the leaders agree.
-
-        It compares the ends of the logs and not the last stable offsets: those may lie before records that others have
-        read uncommitted. While the leaders are unavailable no log counts as truncated.
-        """
-        if self._clock() - self._not_truncated_at < TRUNCATION_INTERVAL:
-            return {}
-        ends = dict(offsets)
-        for lookup in range(TRUNCATION_LOOKUPS if ends else 0):
-            if lookup:
-                time.sleep(TRUNCATION_LOOKUP_INTERVAL)
-            self._cluster.invalidate_topics(tp.topic for tp in ends)
-            ends = {tp: end for tp, end in self._log_ends(ends).items() if end < offsets[tp]}
-            if not ends:
-                self._not_truncated_at = self._clock()
-                break
-        return ends
-
-    def _log_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        try:
-            return list_offsets(
-                self._cluster,
-                dict.fromkeys(partitions, LATEST),
-                read_committed=False,
-                deadline=Deadline.after(LOOKUP_TIMEOUT, self._clock),
-                partial=True,
-            ).offsets
-        except RetriableError:
-            return {}
 
     def forget(self, topics: Collection[str]) -> None:
         """These topics were recreated: nothing that is known of the former ones holds."""
-        self.known = {tp: end for tp, end in self.known.items() if tp.topic not in topics}
-        self.epochs = {tp: epoch for tp, epoch in self.epochs.items() if tp.topic not in topics}
+        self.known = _without(topics, self.known)
+        self.epochs = _without(topics, self.epochs)
         self._deleted = {tp for tp in self._deleted if tp.topic not in topics}
         self._probe.partitions = {tp for tp in self._probe.partitions if tp.topic not in topics}
         self._cluster.invalidate_topics(topics)
@@ -133,33 +109,44 @@ class EndOffsets:
         self._looked_up_at = float("-inf")
 
     def _refresh(self, partitions: Set[TopicPartition]) -> None:
+        """Looks up the ends of these partitions, as far as a lookup of each is due."""
         if self._clock() - self._deleted_at > UNKNOWN_INTERVAL:
             self._deleted = set()
-        deleted: set[TopicPartition] = set()
+        missing: set[TopicPartition] = set()
+        list_ends = partial(self._list_ends, missing=missing)
         leaderless = self._probe.partitions & partitions
         others = partitions - self._deleted - leaderless
-        look_up = partial(self._look_up, missing=deleted)
         try:
-            current = look_up(others, LOOKUP_TIMEOUT)
+            current = list_ends(others, LOOKUP_TIMEOUT)
+            asked = others | leaderless
         except RetriableError as error:
             log.warning("the end offsets of %d partition(s) are unknown: %s", len(others), error)
-            current, others = {}, set()
-        current |= self._probe.ends(leaderless, look_up)
-        raise_or_skip_deleted(deleted, self._options.fetch.fail_on_data_loss)
-        if deleted:
-            self._deleted |= deleted
+            current, asked = {}, leaderless
+        current |= self._probe.ends(leaderless, list_ends)
+        raise_or_skip_deleted(missing, self._options.fetch.fail_on_data_loss)
+        if missing:
+            self._deleted |= missing
             self._deleted_at = self._clock()
-        self._probe.note((others | leaderless) - current.keys() - self._deleted)
-        still_known = {tp: end for tp, end in self.known.items() if tp in partitions and tp not in self._deleted}
-        ends = still_known | current
+        self._probe.note(asked - current.keys() - self._deleted)
+        self._keep(current, partitions)
+
+    def _keep(self, current: Offsets, partitions: Set[TopicPartition]) -> None:
+        """Keeps the ends that the lookup has found, and for the rest of ``partitions`` those of the lookup before."""
+        ends: dict[TopicPartition, int] = {}
+        for tp, end in self.known.items():
+            if tp in partitions and tp not in self._deleted:
+                ends[tp] = end
+        ends |= current
         self.epochs = {tp: epoch for tp, epoch in self.epochs.items() if tp in ends}
         self._looked_up_at = self._clock()
         if ends != self.known:
-            self.known, self._advanced_at = ends, self._looked_up_at
+            self.known = ends
+            self._advanced_at = self._looked_up_at
 
-    def _look_up(
+    def _list_ends(
         self, partitions: Set[TopicPartition], timeout: float, missing: set[TopicPartition]
     ) -> dict[TopicPartition, int]:
+        """The ends that leaders return within so many seconds. ``missing`` receives what no broker knows."""
         listed = list_offsets(
             self._cluster,
             dict.fromkeys(partitions, LATEST),
@@ -170,3 +157,7 @@ class EndOffsets:
         self.epochs |= listed.epochs
         missing |= listed.missing
         return listed.offsets
+
+
+def _without(topics: Collection[str], offsets: Offsets) -> dict[TopicPartition, int]:
+    return {tp: offset for tp, offset in offsets.items() if tp.topic not in topics}

@@ -12,7 +12,7 @@ from spark_group_source.text import names
 
 log = logging.getLogger(__name__)
 
-LookUp = Callable[[Set[TopicPartition], float], dict[TopicPartition, int]]
+ListEnds = Callable[[Set[TopicPartition], float], dict[TopicPartition, int]]
 """Returns the end offsets of those partitions whose leaders answer within a number of seconds."""
 
 MIN_TIMEOUT = 1.0
@@ -29,7 +29,10 @@ BACKOFF_FACTOR = 3.0
 
 
 class LeaderlessProbe:
-    """``partitions`` are those whose leader did not answer the last lookup. For the query's thread."""
+    """Looks up the ends of partitions whose leader did not answer. For the query's thread.
+
+    ``partitions`` are those whose leader did not answer the last lookup.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.partitions: Set[TopicPartition] = frozenset()
@@ -38,24 +41,29 @@ class LeaderlessProbe:
         self._next_at = float("-inf")
 
     def note(self, leaderless: Set[TopicPartition]) -> None:
-        """Takes the partitions whose leader did not answer; logs them if they are others than before."""
-        if leaderless != self.partitions and leaderless:
+        """Takes the partitions whose leader did not answer; logs them if they have changed."""
+        new = leaderless - self.partitions
+        if leaderless and leaderless != self.partitions:
             log.warning("no leader returns the end of %s; the query continues with the others", names(leaderless))
-        if leaderless - self.partitions:
+        if new:
             self._timeout = MIN_TIMEOUT
             self._next_at = self._clock() + MIN_TIMEOUT
         self.partitions = leaderless
 
-    def ends(self, partitions: Set[TopicPartition], look_up: LookUp) -> dict[TopicPartition, int]:
+    def ends(self, partitions: Set[TopicPartition], list_ends: ListEnds) -> dict[TopicPartition, int]:
         """The ends of ``partitions`` whose leader answers by now, if a lookup is due."""
-        if not partitions or self._clock() < self._next_at:
+        if not partitions:
+            return {}
+        if self._clock() < self._next_at:
             return {}
         began = self._clock()
         try:
-            return look_up(partitions, self._timeout)
+            return list_ends(partitions, self._timeout)
         except RetriableError:
             return {}
         finally:
             self._timeout = min(self._timeout * 2, MAX_TIMEOUT)
             now = self._clock()
-            self._next_at = now + max(min(self._timeout, INTERVAL), min(now - began, MAX_TIMEOUT) * BACKOFF_FACTOR)
+            took = min(now - began, MAX_TIMEOUT)  # a process that was suspended must not wait for hours
+            interval = min(self._timeout, INTERVAL)
+            self._next_at = now + max(interval, took * BACKOFF_FACTOR)

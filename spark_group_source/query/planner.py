@@ -34,6 +34,7 @@ from spark_group_source.query.owned_partition import Owned, OwnedPartition
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.starts.restored_checkpoint import REPEAT
 from spark_group_source.query.topic_ids import TopicIds
+from spark_group_source.query.truncation import TruncationCheck
 
 
 class BatchLimits(NamedTuple):
@@ -84,11 +85,13 @@ class BatchPlanner:
         self._clock = clock
         self.end_offsets = EndOffsets(clients.cluster, options, clock)
         self._epochs = EpochCheck(clients.cluster, self._tracker, clock)
+        self._truncation = TruncationCheck(clients.cluster, clock)
         self._topic_ids = TopicIds(clients.cluster, options.wire.metadata_max_age, clock)
         self._data_loss = DataLossCheck(
             settings.subscription,
             self.end_offsets,
             self._epochs,
+            self._truncation,
             self._topic_ids,
             assigned_partitions,
             clients,
@@ -157,7 +160,7 @@ class BatchPlanner:
             if self._clock() >= wait_until:
                 return self._plan(start, limits, me, reason=LogReason.RUN_WAITS)
             # A recreated topic too may have fewer records by now than the target.
-            truncated = self.end_offsets.truncated_before(self._epochs.confirmed(target.unreached))
+            truncated = self._truncation.ends_before(self._epochs.confirmed(target.unreached))
             self._data_loss.raise_or_accept_truncated(truncated, target.unreached, "where this run was to end")
             target.lower(truncated)
             target.wait()

@@ -654,8 +654,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a run waits for a topic of another member that is recreated with fewer records than the target",
         (
             Edit(
-                "self.end_offsets.truncated_before(self._epochs.confirmed(target.unreached))",
-                "self._data_loss._in_same_topics(self.end_offsets.truncated_before(target.unreached))",
+                "self._truncation.ends_before(self._epochs.confirmed(target.unreached))",
+                "self._data_loss._in_same_topics(self._truncation.ends_before(target.unreached))",
             ),
         ),
     ),

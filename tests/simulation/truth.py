@@ -22,7 +22,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 from spark_group_source.errors import TopicError
 from spark_group_source.group.classic.protocol import JOIN_SLACK
 from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, OffsetRange
-from spark_group_source.query.end_offsets import TRUNCATION_INTERVAL
+from spark_group_source.query.truncation import TRUNCATION_INTERVAL
 from tests.fake import FakeKafka
 from tests.fake.classic_group import COMPLETING, PREPARING
 from tests.fake.consumer_group import FakeConsumerMember

@@ -24,7 +24,7 @@ from spark_group_source.group.membership import Membership
 from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query import available_now, data_loss, end_offsets, topic_ids, topic_validator
+from spark_group_source.query import available_now, data_loss, topic_ids, topic_validator, truncation
 from spark_group_source.query.data_loss import EpochCheck, LogTruncation
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.offset_tracker import OffsetTracker
@@ -51,7 +51,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", 0.3)
     monkeypatch.setattr(available_now, "UNKNOWN_TIMEOUT", 0.3)
     monkeypatch.setattr(available_now, "POLL_INTERVALS", (0.01, 0.05))
-    monkeypatch.setattr(end_offsets, "TRUNCATION_LOOKUP_INTERVAL", 0.01)
+    monkeypatch.setattr(truncation, "TRUNCATION_LOOKUP_INTERVAL", 0.01)
     monkeypatch.setattr(topic_ids, "DELETED_INTERVAL", 0.01)
     monkeypatch.setattr(data_loss, "MIN_BACKOFF", 0.01)
 
@@ -373,7 +373,7 @@ def test_an_end_offset_that_is_too_low_once_is_no_data_loss(fake: FakeKafka, mon
     def healed(_: float) -> None:
         fake.logs["harmed"][0].batches, fake.logs["harmed"][0].end = whole, 5
 
-    monkeypatch.setattr("spark_group_source.query.end_offsets.time.sleep", healed)
+    monkeypatch.setattr("spark_group_source.query.truncation.time.sleep", healed)
     fill(fake, "other", 0, 1)
     query.until({MARKER})
 
