@@ -24,7 +24,7 @@ from spark_group_source.group.membership import Membership
 from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query import available_now, data_loss, topic_ids, topic_validator, truncation
+from spark_group_source.query import available_now, data_loss, end_offsets, topic_ids, topic_validator, truncation
 from spark_group_source.query.data_loss import EpochCheck, LogTruncation
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.offset_tracker import OffsetTracker
@@ -631,7 +631,10 @@ def test_a_deposed_leader_that_old_metadata_names_confirms_no_position(
     assert check.diverged(owned, leader_epochs) == {HARMED: LogTruncation(epoch=1, leader=2, end=3)}
 
 
-def test_a_deleted_topic_of_a_pattern_is_forgotten_and_read_from_earliest_when_it_is_recreated(fake: FakeKafka) -> None:
+def test_a_deleted_topic_of_a_pattern_is_forgotten_and_read_from_earliest_when_it_is_recreated(
+    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_offsets, "UNKNOWN_INTERVAL", 0.5)
     query = Query(fake, failOnDataLoss="false", subscribePattern="gone|harmed|other").read_all()
     former, gone = fake.ids["gone"], TopicPartition("gone", 0)
     fake.delete_topic("gone")
