@@ -51,12 +51,17 @@ class TopicPermissions:
 
     @property
     def left_out(self) -> frozenset[str]:
-        """Those of them without which the query is complete."""
-        return self.denied if self._optional else frozenset()
+        """The denied topics without which the query is complete: those that a pattern matches."""
+        if not self._optional:
+            return frozenset()
+        return self.denied
 
     def check_start(self, topics: Collection[str], cluster: Cluster) -> None:
-        """Checks all topics as the query starts, those too whose partitions other members own: if the group assigns
-        one to this query later, and READ on it is missing just then, it has worked before.
+        """Checks all topics when the query starts, also those whose partitions other members own.
+
+        If the group assigns such a topic to this query later, and READ on it is missing just then, the permission has
+        worked before, and the query does not end. :meth:`readable` checks the topic again at that time: its tasks
+        could not leave the topic out of a batch.
 
         Raises:
             TopicError: ``subscribe`` or ``assign`` names a topic that may not be read.
@@ -66,7 +71,7 @@ class TopicPermissions:
     def readable(
         self, partitions: Collection[TopicPartition], cluster: Cluster, deadline: Deadline | None = None
     ) -> Partitions:
-        """Those of these partitions whose topics may be read. Asks a broker about new topics, and again about those
+        """The partitions whose topics may be read, of these. Asks a broker about each topic once, and again about those
         that may not be read, each time after a backoff.
 
         Raises:
@@ -74,8 +79,12 @@ class TopicPermissions:
         """
         due = self._due({tp.topic for tp in partitions})
         if due:
-            self._check(due, cluster, (deadline or Deadline.after(CHECK_TIMEOUT, self._clock)).at_most(CHECK_TIMEOUT))
+            if deadline is None:
+                deadline = Deadline.after(CHECK_TIMEOUT, self._clock)
+            self._check(due, cluster, deadline.at_most(CHECK_TIMEOUT))
         denied = self.denied
+        if not denied:
+            return frozenset(partitions)
         return frozenset(tp for tp in partitions if tp.topic not in denied)
 
     def record_denied(self, topics: Iterable[str]) -> None:
@@ -103,7 +112,7 @@ class TopicPermissions:
     def _due(self, topics: set[str]) -> set[str]:
         with self._lock:
             due = topics - self._checked - self._denied
-            self._checked |= due  # once: a request that needs the permission shows it as well
+            self._checked |= due  # once: later a request that needs the permission shows that it is missing
             if self._denied and self._clock() >= self._check_at:
                 due |= self._denied
                 self._check_at = self._clock() + self._backoff.next()
@@ -113,13 +122,14 @@ class TopicPermissions:
         try:
             permitted = cluster.may_read(topics, deadline)
         except RetriableError as error:
-            log.debug("it is unknown whether %s may be read: %s", ", ".join(sorted(topics)), error)
+            log.debug("cannot determine whether %s may be read: %s", ", ".join(sorted(topics)), error)
             return
+        granted = {topic for topic, may_read in permitted.items() if may_read}
         unknown = topics - permitted.keys()
         with self._lock:
-            self._denied -= unknown  # a request that needs the permission shows it
-        self.record_granted(topic for topic, granted in permitted.items() if granted)
-        self.record_denied(topic for topic, granted in permitted.items() if not granted)
+            self._denied -= unknown  # a request that needs the permission shows whether it is missing
+        self.record_granted(granted)
+        self.record_denied(permitted.keys() - granted)
 
     def _permission(self, topic: str) -> Permission:
         """The permission on a topic; the caller holds the lock."""
@@ -131,5 +141,6 @@ class TopicPermissions:
 
 def principal_of(wire: WireOptions) -> str:
     """The principal of these settings as Kafka names it by default; empty if only the brokers know it."""
-    username = None if wire.sasl is None else wire.sasl.username
-    return f"User:{username}" if username else ""
+    if wire.sasl is None or not wire.sasl.username:
+        return ""
+    return f"User:{wire.sasl.username}"
