@@ -27,7 +27,7 @@ from spark_group_source.query.tails import SCAN_TIMEOUT, Tail, TailScan
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted, unreadable
 from spark_group_source.text import some
 from spark_group_source.wire.leaders import HEALED_BY_NEW_METADATA
-from spark_group_source.wire.metadata import partitions_of
+from spark_group_source.wire.metadata import Topic, partitions_of
 from spark_group_source.wire.offset_lookup import list_offsets
 from spark_group_source.wire.stale_metadata import EveryBroker, unknown_to_all
 
@@ -120,7 +120,7 @@ class AvailableNowTarget:
         unknown_until = deadline.at_most(UNKNOWN_TIMEOUT)
         while self._target is None:
             try:
-                ends = self._end_offsets(owned, deadline.at_most(LOOKUP_TIMEOUT), unknown_until)
+                ends = self._look_up_ends(owned, deadline.at_most(LOOKUP_TIMEOUT), unknown_until)
                 may_be_read = readable(frozenset(ends))
                 self._target = {tp: end for tp, end in ends.items() if tp in may_be_read}
             except RetriableError as error:
@@ -142,18 +142,24 @@ class AvailableNowTarget:
         assert self._target is not None, "set_once() comes first"
         if self._extension_due:
             self._extension_due, self.extended = False, True
-            self._limits |= {tp: max(end, self._limits[tp]) for tp, end in end_offsets.items() if tp in self._limits}
+            for tp, end in end_offsets.items():
+                if tp in self._limits:
+                    self._limits[tp] = max(end, self._limits[tp])
         return {tp: min(end, self._limits.get(tp, 0)) for tp, end in end_offsets.items()}
 
     @property
     def partitions(self) -> Partitions:
-        """The partitions of the target."""
-        return frozenset(self._target or ())
+        """The partitions of the target; none before :meth:`set_once`."""
+        if self._target is None:
+            return frozenset()
+        return frozenset(self._target)
 
     def group_is_stable(self) -> bool:
-        """Whether all partitions have an owner, as far as the coordinator tells: no rebalance will move any."""
+        """Whether all partitions have an owner, and no rebalance is moving any; False if the coordinator is silent."""
         group = self._describe()
-        return group is not None and group.state == STABLE
+        if group is None:
+            return False
+        return group.state == STABLE
 
     def is_reached(self, own: Offsets | None = None) -> bool:
         """Whether the group's commits have reached the target in every partition, or no record lies between.
@@ -167,17 +173,19 @@ class AvailableNowTarget:
             DeadlineExceeded: no progress for as long as a dead member and a rebalance may take, while no other member
                 owns the rest; or for ``availableNowTimeout``.
         """
+        if own is None:
+            own = {}
         known = len(self._unreached)
-        own = own or {}
         self._look_at_progress(own)
-        if not self._unreached and known < len(self._target or ()):
+        if not self._unreached and self._target is not None and known < len(self._target):
             # The group may have gone back meanwhile, after a truncation or by a reset: all are looked up again.
-            self._unreached = dict(self._target or {})
+            self._unreached = dict(self._target)
             self._look_at_progress(own)
         self._check_progress()
         return not self._unreached
 
     def _look_at_progress(self, own: Offsets) -> None:
+        """Looks up where the group stands, and who owns the rest."""
         self._progress_at = min(self._progress_at, self._clock())
         deadline = Deadline.after(LOOKUP_TIMEOUT + self._settings.offset_fetch_timeout, self._clock)
         unavailable: dict[TopicPartition, RequestFailed] = {}  # these are unreached, and the others make progress
@@ -190,16 +198,28 @@ class AvailableNowTarget:
                 if committed.error is not None:
                     raise committed.error
                 self._warn_without_progress(committed.reason)
-            else:
-                self._update_progress(committed, own, frozenset(unavailable), deadline)
-                self._owners = self._other_owners() if self._unreached else []
-                self._looked_at = self._clock()
-                if self._owners:
-                    self._without_owner = 0.0
-                elif self._owners is not None and looked_before is not None:
-                    self._without_owner += min(self._looked_at - looked_before, MAX_LOOK)
+                return
+            self._update_progress(committed, own, frozenset(unavailable), deadline)
+            self._update_owners(looked_before)
         except RetriableError as error:
             self._warn_without_progress(error)
+
+    def _update_owners(self, looked_before: float | None) -> None:
+        """Looks up which other members own the rest, and counts the time without any.
+
+        Args:
+            looked_before: when the lookup before this one succeeded, in seconds of the clock; ``None`` if it failed.
+        """
+        self._owners = []
+        if self._unreached:
+            self._owners = self._other_owners()
+        self._looked_at = self._clock()
+        if self._owners is None:
+            return
+        if self._owners:
+            self._without_owner = 0.0
+        elif looked_before is not None:
+            self._without_owner += min(self._looked_at - looked_before, MAX_LOOK)
 
     def _warn_without_progress(self, why: object) -> None:
         if self._warnings.try_acquire():
@@ -215,14 +235,19 @@ class AvailableNowTarget:
         assert self._target is not None, "set_once() comes first"
         self._tails.forget(ends)
         for offsets in (self._target, self._limits, self._unreached):
-            offsets.update({tp: end for tp, end in ends.items() if tp in offsets})
+            for tp, end in ends.items():
+                if tp in offsets:
+                    offsets[tp] = end
 
     def leave_out(self, topics: Collection[str]) -> None:
         """The run does not wait for these topics, which may not be read."""
         self._remove({tp for tp in self._unreached if tp.topic in topics})
 
     def batch_planned(self, batch: BatchOffset) -> None:
-        """This query has a batch. Up to the target it is progress until the next lookup, however long it takes."""
+        """This query has planned a batch, which counts as progress until the next lookup, however long it takes.
+
+        A batch that reads only beyond the target does not count.
+        """
         if any(read.tp in self._unreached for read in batch.reads()):
             self._note_progress()
             self._progress_at = math.inf
@@ -230,7 +255,9 @@ class AvailableNowTarget:
     def wait(self) -> None:
         """Waits before the next lookup; logs from time to time what the run waits for."""
         if self._status_lines.try_acquire():
-            waits_for = some(self._owners) if self._owners else "other members"
+            waits_for = "other members"
+            if self._owners:
+                waits_for = some(self._owners)
             log.info("group %s: the run waits for %s: %s", self._settings.group_id, waits_for, self._status())
             self._extension_due = True
             if not self._hinted:
@@ -242,19 +269,18 @@ class AvailableNowTarget:
         time.sleep(self._interval)
         self._interval = min(self._interval * 2, POLL_INTERVALS[1])
 
-    def _end_offsets(self, owned: Partitions, deadline: Deadline, unknown_until: Deadline) -> dict[TopicPartition, int]:
+    def _look_up_ends(
+        self, owned: Partitions, deadline: Deadline, unknown_until: Deadline
+    ) -> dict[TopicPartition, int]:
         """The end offset of every subscribed partition; unknown ones are an error before ``unknown_until``."""
         topics = self._settings.subscription.find(EveryBroker(self._cluster), deadline)
-        unknown = {name for name, topic in topics.items() if topic.error == UNKNOWN_TOPIC_OR_PARTITION}
-        for topic in topics.values():
-            if topic.error and topic.name not in unknown:
-                error = unreadable(topic.name, topic.error, "Check its partitions and leaders.")
-                raise BrokerUnavailable(error.happened) if topic.error in HEALED_BY_NEW_METADATA else error
+        unknown = _unknown_topics(topics)
         partitions = partitions_of(topics.values()) | {tp for tp in owned if tp.topic not in unknown}
-        ends, missing = self._look_up(partitions, LATEST, deadline)
+        ends, missing = self._list_offsets(partitions, LATEST, deadline)
         leaderless = partitions - ends.keys() - missing
         deleted = unknown_to_all(self._cluster, {TopicPartition(name, 0) for name in unknown}, deadline)
-        if leaderless or len(deleted) < len(unknown) or ((unknown or missing) and not unknown_until.expired()):
+        known_to_some = unknown - {tp.topic for tp in deleted}
+        if leaderless or known_to_some or _may_be_new(unknown, missing, unknown_until):
             without_end = [*sorted(unknown), *map(str, sorted(leaderless | missing))]
             raise BrokerUnavailable(f"No broker returns the end of {some(without_end)}.")
         raise_or_skip_deleted(unknown, self._fail_on_data_loss)
@@ -266,53 +292,83 @@ class AvailableNowTarget:
     ) -> None:
         """``hidden`` are partitions whose commits the coordinator does not show now: they stay where they were."""
         # The owner of an empty partition may never commit it. Its earliest offset shows that it is empty.
-        earliest, missing = self._look_up(self._unreached.keys() - committed.keys(), EARLIEST, deadline)
+        earliest, missing = self._list_offsets(self._unreached.keys() - committed.keys(), EARLIEST, deadline)
         raise_or_skip_deleted(missing, self._fail_on_data_loss)
         self._remove(missing)
         looked_up = {tp: commit.offset for tp, commit in committed.items()} | earliest
-        progress = self._committed | {tp: offset for tp, offset in looked_up.items() if tp not in hidden}
-        progress |= {tp: min(offset, progress.get(tp, 0)) for tp, offset in own.items() if tp in self._unreached}
+        progress = self._progress(looked_up, own, hidden)
         if progress != self._committed:
             self._note_progress()
         if self._clock() - self._progress_at > SCAN_AFTER:
             self._scan_tails(progress, committed, deadline)
-        # A partition without a leader now is unreached, unless it never held a record.
-        self._unreached = {
-            tp: end for tp, end in self._unreached.items() if tp in hidden or self._is_left(tp, progress.get(tp, 0))
-        }
+        self._keep_unreached(progress, hidden)
+
+    def _progress(self, looked_up: Offsets, own: Offsets, hidden: Partitions) -> dict[TopicPartition, int]:
+        """Where the group stands in each partition, without what this query has yet to move or to commit."""
+        progress = dict(self._committed)
+        for tp, offset in looked_up.items():
+            if tp not in hidden:
+                progress[tp] = offset
+        for tp, offset in own.items():
+            if tp in self._unreached:
+                progress[tp] = min(offset, progress.get(tp, 0))
+        return progress
+
+    def _keep_unreached(self, progress: Offsets, hidden: Partitions) -> None:
+        """Keeps the partitions that have not reached the target.
+
+        A partition without a leader counts as unreached, unless it never held a record.
+        """
+        unreached: dict[TopicPartition, int] = {}
+        for tp, end in self._unreached.items():
+            if tp in hidden or self._is_left(tp, progress.get(tp, 0)):
+                unreached[tp] = end
+        self._unreached = unreached
         # Only these are looked up from here on. That the others are missing in the next lookup is no progress.
-        self._committed = {tp: progress[tp] for tp in self._unreached if tp in progress}
+        self._committed = {tp: progress[tp] for tp in unreached if tp in progress}
 
     def _is_left(self, tp: TopicPartition, progress: int) -> bool:
         """Whether records of a partition are left up to the target, or may be."""
         end = self._unreached[tp]
-        return progress < end and not self._tails.is_empty(tp, progress, end)
+        if progress >= end:
+            return False
+        return not self._tails.is_empty(tp, progress, end)
 
     def _scan_tails(
         self, progress: Offsets, committed: Mapping[TopicPartition, CommittedOffset], deadline: Deadline
     ) -> None:
         """Looks for records in what is left of partitions that others own: the commits there do not move."""
-        others = self._unreached.keys() - self._membership().owned.keys()
-        # Other clients may read committed records only, whatever this query reads. Ours have committed with a tag.
-        tagged = {tp for tp, commit in committed.items() if commit.tagged}
-        tails = {
-            tp: Tail(progress[tp], self._unreached[tp], self._read_committed or tp not in tagged)
-            for tp in others & progress.keys()
-            if UNDECIDED < progress[tp] < self._unreached[tp]
-        }
-        if not (due := self._tails.due(tails)):
+        due = self._tails.due(self._tails_of_others(progress, committed))
+        if not due:
             return
         begins: Offsets = {}
         try:
-            begins, _ = self._look_up(due, EARLIEST, deadline.at_most(SCAN_TIMEOUT))
+            begins, _ = self._list_offsets(due, EARLIEST, deadline.at_most(SCAN_TIMEOUT))
         except RetriableError as error:  # of partitions without a leader, which must not hide the others' progress
             log.debug("group %s: no scan of what is left: %s", self._settings.group_id, error)
         if due.keys() - begins.keys():
             self._tails.failed()
         self._tails.scan(due, begins)
 
+    def _tails_of_others(
+        self, progress: Offsets, committed: Mapping[TopicPartition, CommittedOffset]
+    ) -> dict[TopicPartition, Tail]:
+        """What follows the commits of partitions that other members own."""
+        others = self._unreached.keys() - self._membership().owned.keys()
+        tails: dict[TopicPartition, Tail] = {}
+        for tp in others & progress.keys():
+            start, end = progress[tp], self._unreached[tp]
+            if not UNDECIDED < start < end:
+                continue
+            # Other clients may read committed records only, whatever this query reads. Ours have committed with a tag.
+            is_ours = tp in committed and committed[tp].tagged
+            tails[tp] = Tail(start, end, self._read_committed or not is_ours)
+        return tails
+
     def _note_progress(self) -> None:
-        self._progress_at, self._interval, self._without_owner = self._clock(), POLL_INTERVALS[0], 0.0
+        self._progress_at = self._clock()
+        self._interval = POLL_INTERVALS[0]
+        self._without_owner = 0.0
 
     def _remove(self, deleted: set[TopicPartition]) -> None:
         """The run does not wait for deleted partitions, nor does it read them if they are recreated."""
@@ -322,7 +378,7 @@ class AvailableNowTarget:
             for tp in deleted:
                 offsets.pop(tp, None)
 
-    def _look_up(
+    def _list_offsets(
         self, partitions: Iterable[TopicPartition], spec: int, deadline: Deadline
     ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
         """The offsets that leaders return, and the partitions that do not exist."""
@@ -333,15 +389,18 @@ class AvailableNowTarget:
         return listed.offsets, listed.missing
 
     def _check_progress(self) -> None:
+        """Raises DeadlineExceeded if the run has waited for too long."""
+        if not self._unreached:
+            return
         waited = self._clock() - self._progress_at
-        if self._unreached and self._timeout is not None and waited > self._timeout:
+        if self._timeout is not None and waited > self._timeout:
             raise DeadlineExceeded(
                 f"The group '{self._settings.group_id}' made no progress towards the end of this run for"
                 f" {waited:.0f} s: {self._status()}.",
                 f"Check the members that own these partitions, or raise 'availableNowTimeout'. {_ITSELF}",
             )
-        timeout = self._settings.session_timeout + self._settings.rebalance_timeout
-        if not self._unreached or self._without_owner <= timeout:
+        patience = self._settings.session_timeout + self._settings.rebalance_timeout
+        if self._without_owner <= patience:
             return
         raise DeadlineExceeded(
             f"The group '{self._settings.group_id}' made no progress towards the end of this run for"
@@ -356,19 +415,23 @@ class AvailableNowTarget:
             return None
         # Not by client id: kafka.client.id may give all members the same one.
         me = self._membership().member_id
-        others = [member for member in group.members if member.member_id != me]
-        if group.state == STABLE:
-            others = [member for member in others if member.partitions & self._unreached.keys()]
-        return [f"{member.client_id} at {member.host}" for member in others]
+        owners: list[str] = []
+        for member in group.members:
+            may_get_partitions = group.state != STABLE
+            if member.member_id != me and (may_get_partitions or member.partitions & self._unreached.keys()):
+                owners.append(f"{member.client_id} at {member.host}")
+        return owners
 
     def _describe(self) -> GroupDescription | None:
-        """The group's members; ``None`` if the coordinator does not tell."""
+        """The group's members; ``None`` if the coordinator does not describe the group."""
         try:
             group = self._group_offsets.describe(Deadline.after(LOOKUP_TIMEOUT, self._clock))
         except GroupSourceError as error:
             log.debug("group %s: its members are unknown: %s", self._settings.group_id, error)
             return None
-        return None if isinstance(group, RequestFailed) else group
+        if isinstance(group, RequestFailed):
+            return None
+        return group
 
     def _status(self) -> str:
         unreached = sorted(self._unreached.items())[:10]
@@ -378,4 +441,34 @@ class AvailableNowTarget:
         committed = self._committed.get(tp)
         if committed is None:
             return "no commit"
-        return "an unknown start" if committed == UNDECIDED else str(committed)
+        if committed == UNDECIDED:
+            return "an unknown start"
+        return str(committed)
+
+
+def _unknown_topics(topics: Mapping[str, Topic]) -> set[str]:
+    """The topics that no broker knows.
+
+    Raises:
+        BrokerUnavailable: another topic has an error that new metadata may heal.
+        TopicError: another topic has an error that does not heal.
+    """
+    unknown: set[str] = set()
+    for name, topic in topics.items():
+        if not topic.error:
+            continue
+        if topic.error == UNKNOWN_TOPIC_OR_PARTITION:
+            unknown.add(name)
+            continue
+        error = unreadable(topic.name, topic.error, "Check its partitions and leaders.")
+        if topic.error in HEALED_BY_NEW_METADATA:
+            raise BrokerUnavailable(error.happened)
+        raise error
+    return unknown
+
+
+def _may_be_new(unknown: set[str], missing: set[TopicPartition], unknown_until: Deadline) -> bool:
+    """Whether there are unknown topics or partitions of which brokers may not have learnt yet."""
+    if not unknown and not missing:
+        return False
+    return not unknown_until.expired()

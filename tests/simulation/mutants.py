@@ -616,7 +616,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M49",
         10,
         "the target lies behind an open transaction, for which a run with read_committed waits",
-        (Edit("self._read_committed", "False", inside="AvailableNowTarget._look_up"),),
+        (Edit("self._read_committed", "False", inside="AvailableNowTarget._list_offsets"),),
     ),
     Mutant(
         "M50",
