@@ -5,6 +5,7 @@ A parser raises ValueError for an invalid text; the message completes "It must b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,16 @@ def one_of(text: str, names: tuple[str, ...]) -> str:
     if near is not None:
         expected += f" (did you mean {near}?)"
     raise ValueError(expected)
+
+
+def listed(text: str, separators: str = ",") -> list[str]:
+    """The items of a list, without blanks around them. Empty items are left out."""
+    items = []
+    for part in re.split(f"[{separators}]", text):
+        item = part.strip()
+        if item:
+            items.append(item)
+    return items
 
 
 def secret(text: str) -> Secret:

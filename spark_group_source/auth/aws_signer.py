@@ -31,7 +31,7 @@ _PROFILE = (
 _FINAL = frozenset(
     ("AccessDenied", "InvalidClientTokenId", "RegionDisabledException", "SignatureDoesNotMatch", "ValidationError")
 )
-"""Errors of AWS's Security Token Service that only other settings mend."""
+"""Errors of AWS's Security Token Service that only other settings correct."""
 
 _renewing: dict[MskIamTokens, RefreshableCredentials] = {}
 """Credentials that botocore renews before their end, of this process."""
@@ -57,9 +57,17 @@ def signed_token(settings: MskIamTokens) -> str:
         raise AuthenticationFailed(f"AWS has no such profile on this machine: {_text(error)}.", _PROFILE) from error
     except Exception as error:  # AWS's library runs other programs too, and may raise any exception
         _renewing.pop(settings, None)
-        code = error.response.get("Error", {}).get("Code") if isinstance(error, ClientError) else None
-        kind = AuthenticationFailed if code in _FINAL else BrokerUnavailable
-        raise kind(f"AWS gave no credentials for Amazon MSK: {_text(error)}.", _advice(settings)) from error
+        happened = f"AWS gave no credentials for Amazon MSK: {_text(error)}."
+        if _is_final(error):
+            raise AuthenticationFailed(happened, _advice(settings)) from error
+        raise BrokerUnavailable(happened, _advice(settings)) from error
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether a retry with the same settings gets the same error."""
+    if not isinstance(error, ClientError):
+        return False
+    return error.response.get("Error", {}).get("Code") in _FINAL
 
 
 def _text(error: Exception) -> str:
@@ -72,14 +80,16 @@ def configured_region(profile: str | None) -> str | None:
         region = Session(profile=profile).get_config_variable("region")
     except BotoCoreError:  # the first token reports it
         return None
-    return None if region is None else str(region)
+    if region is None:
+        return None
+    return str(region)
 
 
 def _signed_token(settings: MskIamTokens) -> str:
     credentials = _credentials(settings)
     if credentials is None:
         raise NoCredentialsError
-    # Frozen, because credentials that are renewed while they sign would give a wrong signature.
+    # Frozen, because a renewal in the middle of signing would give a wrong signature.
     frozen = credentials.get_frozen_credentials()
     if settings.log_identity and frozen.access_key not in _logged:
         _logged.add(frozen.access_key)
@@ -110,14 +120,18 @@ def _credentials(settings: MskIamTokens) -> Any:
         found = _session(settings).get_credentials()
     if isinstance(found, RefreshableCredentials):
         _renewing[settings] = found
-    # Others are looked up for each token: a tool may have renewed the file that they come from.
+    # Other credentials are looked up for each token, because a tool may have renewed their file.
     return found
 
 
 def _session(settings: MskIamTokens) -> Any:
     """A session whose requests for credentials go to ``sts_region``, else the configured region, else the cluster's."""
     session = Session(profile=settings.profile)
-    region = settings.sts_region or session.get_config_variable("region") or settings.region
+    region = settings.sts_region
+    if not region:
+        region = session.get_config_variable("region")
+    if not region:
+        region = settings.region
     session.set_config_variable("region", region)
     return session
 
@@ -125,15 +139,15 @@ def _session(settings: MskIamTokens) -> Any:
 def _assume_role(settings: MskIamTokens) -> dict[str, str]:
     """Returns credentials of the role, in the form of botocore's refreshable credentials."""
     client = _session(settings).create_client("sts")
-    external_id = {} if settings.role_external_id is None else {"ExternalId": settings.role_external_id}
-    answer = client.assume_role(RoleArn=settings.role_arn, RoleSessionName=settings.role_session_name, **external_id)[
-        "Credentials"
-    ]
+    request = {"RoleArn": settings.role_arn, "RoleSessionName": settings.role_session_name}
+    if settings.role_external_id is not None:
+        request["ExternalId"] = settings.role_external_id
+    credentials = client.assume_role(**request)["Credentials"]
     return {
-        "access_key": answer["AccessKeyId"],
-        "secret_key": answer["SecretAccessKey"],
-        "token": answer["SessionToken"],
-        "expiry_time": answer["Expiration"].isoformat(),
+        "access_key": credentials["AccessKeyId"],
+        "secret_key": credentials["SecretAccessKey"],
+        "token": credentials["SessionToken"],
+        "expiry_time": credentials["Expiration"].isoformat(),
     }
 
 
@@ -146,7 +160,7 @@ def _advice(settings: MskIamTokens) -> str:
 def _log_identity(settings: MskIamTokens, credentials: Any) -> None:
     """Logs the identity, as ``awsDebugCreds`` does in Java.
 
-    In a thread of its own: AWS's Security Token Service may be out of reach while the credentials are good.
+    Caller: a thread of its own, because AWS's Security Token Service may be unreachable while the credentials are good.
     """
     try:
         client = _session(settings).create_client(
@@ -156,6 +170,6 @@ def _log_identity(settings: MskIamTokens, credentials: Any) -> None:
             aws_session_token=credentials.token,
             config=Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 1}),
         )
-        log.info("the AWS credentials for Amazon MSK are those of %s", client.get_caller_identity()["Arn"])
-    except Exception as error:  # AWS's library may raise any
-        log.info("AWS does not say whose credentials for Amazon MSK these are: %s", printable(str(error)))
+        log.info("the AWS credentials for Amazon MSK belong to %s", client.get_caller_identity()["Arn"])
+    except Exception as error:  # AWS's library may raise any exception
+        log.info("cannot determine whose AWS credentials for Amazon MSK are used: %s", printable(str(error)))

@@ -30,7 +30,7 @@ _FileStamp = tuple[int, int, int]
 
 
 class UnusableCertificates(OptionError):
-    """A file or a text can be read and is not what is needed. It may not be written completely yet."""
+    """A file or a text can be read, and OpenSSL cannot use it. It may not be written completely yet."""
 
 
 _cache: dict[Tls, tuple[tuple[_FileStamp, ...], ssl.SSLContext]] = {}
@@ -72,7 +72,9 @@ def _file_stamp(tls: Tls, path: str | None, store: str) -> _FileStamp:
 
 
 def _unreadable(tls: Tls, path: str, store: str, error: OSError) -> OptionError:
-    text = tls.name("ssl.truststore.certificates" if store == "truststore" else "ssl.keystore.key")
+    text = tls.name("ssl.keystore.key")
+    if store == "truststore":
+        text = tls.name("ssl.truststore.certificates")
     return OptionError(
         f"The file '{path}' of {tls.name(f'ssl.{store}.location')} cannot be read on {socket.gethostname()}:"
         f" {error.strerror}.",
@@ -150,21 +152,28 @@ def _load_file(
 
 
 def _text(path: str) -> str:
-    """A file of PEM with the line breaks that OpenSSL sees; what is not UTF-8, as in a comment, is no PEM."""
+    """The text of a file of PEM, with the line breaks that OpenSSL sees. Bytes that are not UTF-8 are no PEM."""
     return Path(path).read_bytes().decode("utf-8", "replace")
 
 
 def _rewritten(text: str, labels: Sequence[re.Pattern[str]]) -> str:
     """The PEM in a text with lines as OpenSSL reads them; empty without any, and if it is damaged."""
+    found = []
     try:
-        return "\n".join(filter(None, (pem.select(text, each) for each in labels)))
+        for label in labels:
+            selected = pem.select(text, label)
+            if selected:
+                found.append(selected)
     except ValueError:
-        return ""  # the error of OpenSSL is raised
+        return ""  # the caller raises the error of OpenSSL
+    return "\n".join(found)
 
 
 def _load_keystore(context: ssl.SSLContext, tls: Tls) -> None:
     # Without any password, OpenSSL would ask for one on the terminal.
-    password = "" if tls.key_password is None else tls.key_password.text
+    password = ""
+    if tls.key_password is not None:
+        password = tls.key_password.text
     if tls.key_file is not None:
         with _as_option_error(tls, "keystore", tls.key_file):
             _load_keystore_file(context, tls, tls.key_file, password)
@@ -186,12 +195,7 @@ def _load_keystore_file(context: ssl.SSLContext, tls: Tls, path: str, password: 
 @contextlib.contextmanager
 def _as_option_error(tls: Tls, store: str, path: str | None = None) -> Iterator[None]:
     """Turns errors of OpenSSL into an ``OptionError`` that names the file of a store, or the options with its text."""
-    if path is not None:
-        source = f"The file '{path}' of {tls.name(f'ssl.{store}.location')}"
-    elif store == "truststore":
-        source = tls.name("ssl.truststore.certificates")
-    else:
-        source = f"{tls.name('ssl.keystore.key')} with {tls.name('ssl.keystore.certificate.chain')}"
+    source = _source(tls, store, path)
     password = tls.name("ssl.key.password")
     needed = (
         "PEM is needed: certificates between '-----BEGIN CERTIFICATE-----' and '-----END CERTIFICATE-----', a private"
@@ -200,7 +204,9 @@ def _as_option_error(tls: Tls, store: str, path: str | None = None) -> Iterator[
     try:
         yield
     except ssl.SSLError as error:
-        other_format = None if path is None else format_of(path)
+        other_format = None
+        if path is not None:
+            other_format = format_of(path)
         if other_format is not None:
             command = how_to_convert(store, other_format)
             raise UnusableCertificates(f"{source} is {other_format}, not PEM.", command) from None
@@ -216,13 +222,27 @@ def _as_option_error(tls: Tls, store: str, path: str | None = None) -> Iterator[
         raise UnusableCertificates(happened, needed) from None
 
 
+def _source(tls: Tls, store: str, path: str | None) -> str:
+    """Names the file of a store, or the options with its text."""
+    if path is not None:
+        return f"The file '{path}' of {tls.name(f'ssl.{store}.location')}"
+    if store == "truststore":
+        return tls.name("ssl.truststore.certificates")
+    return f"{tls.name('ssl.keystore.key')} with {tls.name('ssl.keystore.certificate.chain')}"
+
+
 def _problem(tls: Tls, store: str, path: str | None, error: ssl.SSLError) -> str:
-    """What an error of OpenSSL means."""
+    """The meaning of an error of OpenSSL."""
     if error.reason == "KEY_VALUES_MISMATCH":
         return "the key does not belong to the certificate"
-    if error.reason or store != "keystore":
-        return error.reason or str(error)
-    return pem.problem_of_keystore(_keystore_text(tls, path), tls.key_password is not None) or str(error)
+    if error.reason:
+        return error.reason
+    problem = None
+    if store == "keystore":
+        problem = pem.problem_of_keystore(_keystore_text(tls, path), tls.key_password is not None)
+    if problem is None:
+        return str(error)
+    return problem
 
 
 def _keystore_text(tls: Tls, path: str | None) -> str:

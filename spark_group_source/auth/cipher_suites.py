@@ -1,4 +1,4 @@
-"""``ssl.cipher.suites``: names of cipher suites of TLS 1.2, by Java's and IANA's names or by OpenSSL's.
+"""``ssl.cipher.suites``: cipher suites of TLS 1.2, by Java's and IANA's names or by OpenSSL's.
 
 Java has a list of names where OpenSSL reads a whole language: ``aNULL`` and ``AECDH-AES256-SHA`` accept a server that
 has no certificate, ``eNULL`` encrypts nothing, and ``@SECLEVEL=0`` allows both. Only names pass, and only of suites in
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from spark_group_source.option import listed
 from spark_group_source.text import quoted
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -33,13 +34,17 @@ def cipher_suites(text: str) -> tuple[str, ...]:
         ValueError: a name is none, or of an unsafe suite or of TLS 1.3; the message completes "It must be".
     """
     # Java's lists have commas, those of OpenSSL and librdkafka colons.
-    names = [part.strip() for part in re.split("[,:]", text) if part.strip()]
+    names = listed(text, separators=",:")
     if not names:
         raise ValueError("names of cipher suites separated by commas")
-    suites = dict.fromkeys(filter(None, map(_openssl_name, names)))
+    suites = []
+    for name in names:
+        suite = _openssl_name(name)
+        if suite is not None:
+            suites.append(suite)
     if not suites:
         raise ValueError(f"names of cipher suites, at least one of which {_openssl_version()} has")
-    return tuple(suites)
+    return tuple(dict.fromkeys(suites))
 
 
 def _openssl_name(name: str) -> str | None:
@@ -52,7 +57,9 @@ def _openssl_name(name: str) -> str | None:
             f" ({quoted(name)} is no name)"
         )
     iana = _IANA.fullmatch(name)
-    return _of_openssl(name) if iana is None else _of_iana(name, iana[1], iana[2])
+    if iana is None:
+        return _of_openssl(name)
+    return _of_iana(name, iana[1], iana[2])
 
 
 def _of_iana(name: str, exchange: str, cipher: str) -> str | None:
@@ -99,8 +106,12 @@ def _converted(exchange: str, cipher: str) -> str:
 
 
 def _is_safe(suite: Mapping[str, Any]) -> bool:
-    authenticated = suite["auth"] in _AUTHENTICATIONS and suite["kea"] in _KEY_EXCHANGES
-    return authenticated and suite["strength_bits"] > 0
+    if suite["auth"] not in _AUTHENTICATIONS:
+        return False
+    if suite["kea"] not in _KEY_EXCHANGES:
+        return False
+    is_encrypted: bool = suite["strength_bits"] > 0
+    return is_encrypted
 
 
 @cache

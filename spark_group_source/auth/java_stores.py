@@ -20,7 +20,9 @@ _KEYSTORE_COMMANDS = {
 
 def how_to_convert(store: str, store_format: str) -> str:
     """Returns a sentence with the command that converts a ``truststore`` or a ``keystore`` to PEM."""
-    commands = _TRUSTSTORE_COMMANDS if store == "truststore" else _KEYSTORE_COMMANDS
+    commands = _KEYSTORE_COMMANDS
+    if store == "truststore":
+        commands = _TRUSTSTORE_COMMANDS
     return f"Convert it to PEM with {commands[store_format]}"
 
 
@@ -38,7 +40,11 @@ def _format(head: bytes) -> str | None:
         return "JKS"
     if len(head) < 2 or head[0] != 0x30:
         return None
-    # A DER sequence. Its length takes one byte below 128. Otherwise this byte says how many bytes of length follow.
-    length_bytes = head[1] & 0x7F if head[1] & 0x80 else 0
+    # A DER sequence. A length below 128 takes one byte. Otherwise this byte is the number of length bytes that follow.
+    length_bytes = 0
+    if head[1] & 0x80:
+        length_bytes = head[1] & 0x7F
     # PKCS #12 begins with its version, which is 3.
-    return "PKCS12" if head[2 + length_bytes :].startswith(b"\x02\x01\x03") else "DER"
+    if head[2 + length_bytes :].startswith(b"\x02\x01\x03"):
+        return "PKCS12"
+    return "DER"

@@ -22,7 +22,7 @@ _BLOCK = re.compile(r"-----\s*BEGIN\s+([A-Z0-9\s]+?)\s*-----(.*?)-----\s*END\s+\
 _BEGIN = re.compile(r"-----\s*BEGIN\s+([A-Z0-9\s]+?)\s*-----")
 _OWN_LINE = re.compile(r"^-----BEGIN [A-Z0-9 ]+-----[ \t\r]*$", re.MULTILINE)
 _ESCAPED_BREAK = re.compile(r"\\+[nrt]|\\+(?=\s|$)")
-"""A line break or tab as text, however often it was escaped, and a backslash that continues a line."""
+"""A line break or a tab that was escaped, even several times, or a backslash that continues a line."""
 _ENCRYPTION = re.compile(
     r"\s*Proc-Type:\s*4\s*,\s*ENCRYPTED\s+DEK-Info:\s*([A-Z0-9-]+)\s*,\s*([0-9A-Fa-f]+)\s(.*)", re.DOTALL
 )
@@ -32,18 +32,27 @@ _LINE = 64
 
 
 def select(text: str, labels: re.Pattern[str]) -> str:
-    """The certificates or keys in a text whose labels match, as PEM; empty without any. All other text is left out.
+    """The certificates or keys in a text whose labels match, as PEM without other text. Empty if there are none.
 
     Raises:
         ValueError: one of them is damaged; the message is the problem, without the text.
     """
     lines = _ESCAPED_BREAK.sub("\n", re.sub("[\"'`\N{BOM}]", "", text))
-    found = [(_label(match), match[2]) for match in _BLOCK.finditer(lines)]
-    wanted = [(label, body) for label, body in found if labels.fullmatch(label)]
-    begun = [label for label in map(_label, _BEGIN.finditer(lines)) if labels.fullmatch(label)]
-    if len(begun) > len(wanted):
-        raise ValueError(f"a '-----BEGIN {begun[-1]}-----' has no '-----END {begun[-1]}-----'")
-    return "\n".join(_in_lines(label, body, number) for number, (label, body) in enumerate(wanted, 1))
+    blocks = _labelled(_BLOCK, lines, labels)
+    begun = _labelled(_BEGIN, lines, labels)
+    if len(begun) > len(blocks):
+        label = _label(begun[-1])
+        raise ValueError(f"a '-----BEGIN {label}-----' has no '-----END {label}-----'")
+    return "\n".join(_in_lines(_label(block), block[2], number) for number, block in enumerate(blocks, 1))
+
+
+def _labelled(pattern: re.Pattern[str], text: str, labels: re.Pattern[str]) -> list[re.Match[str]]:
+    """The matches of a pattern whose labels match."""
+    matches = []
+    for match in pattern.finditer(text):
+        if labels.fullmatch(_label(match)):
+            matches.append(match)
+    return matches
 
 
 def is_read_in_part(text: str) -> bool:
@@ -53,16 +62,17 @@ def is_read_in_part(text: str) -> bool:
 
 def problem_of_keystore(text: str, has_password: bool) -> str | None:
     """Why a key and its certificates cannot be loaded, where OpenSSL only says "PEM lib"; ``None`` if unknown."""
-    labels = [_label(match) for match in _BEGIN.finditer(text)]
-    if not labels:
+    if not _BEGIN.search(text):
         return None
-    if not any(map(PRIVATE_KEY.fullmatch, labels)):
+    if not _labelled(_BEGIN, text, PRIVATE_KEY):
         return "it has no private key"
-    if not any(map(CERTIFICATE.fullmatch, labels)):
+    if not _labelled(_BEGIN, text, CERTIFICATE):
         return "it has no certificate"
     if "ENCRYPTED" not in text:
         return None
-    return "the password does not decrypt the private key" if has_password else "the private key needs a password"
+    if has_password:
+        return "the password does not decrypt the private key"
+    return "the private key needs a password"
 
 
 def _label(match: re.Match[str]) -> str:

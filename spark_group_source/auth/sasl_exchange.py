@@ -31,7 +31,7 @@ UNSUPPORTED_SASL_MECHANISM = 33
 ILLEGAL_SASL_STATE = 34
 
 SESSION_PART = 0.8
-"""Part of a session's lifetime after which the source replaces the connection, so that no request comes too late."""
+"""Part of a session's lifetime after which the source replaces the connection, so that no request arrives too late."""
 
 MIN_ITERATIONS = 4096
 """Minimum iterations of SCRAM, as in Kafka's brokers and its Java client."""
@@ -57,8 +57,8 @@ _RETRIABLE_KERBEROS_ERRORS = frozenset(
 """Retriable errors of Kerberos, by gssapi's numbers. Names and numbers are those of MIT's krb5.h."""
 
 _OVERLOADED = (
-    "The credentials were not checked. The connection is retried; if that lasts, connect fewer clients, or use larger"
-    " brokers. The limit of Amazon MSK is that of its quotas."
+    "The broker did not check the credentials, and the source retries. If the error persists, connect fewer clients or"
+    " use larger brokers. Amazon MSK has quotas for connections."
 )
 
 
@@ -68,7 +68,7 @@ def _is_overloaded(message: str) -> bool:
 
 
 def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: Deadline) -> float | None:
-    """Authenticates this client; returns after how many seconds the connection must be replaced, or ``None`` for never.
+    """Authenticates this client. Returns after how many seconds the connection must be replaced, or ``None`` for never.
 
     Args:
         host: the broker's host, for the mechanisms that use it.
@@ -82,7 +82,9 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
     handshake = call(SaslHandshakeRequest(mechanism=settings.mechanism))
     if handshake.error_code:
         raise _handshake_rejected(settings, broker, handshake)
-    token = None if settings.token_provider is None else settings.token_provider.fetch(deadline)
+    token = None
+    if settings.token_provider is not None:
+        token = settings.token_provider.fetch(deadline)
     mechanism = _mechanism(settings, host, broker, token, deadline)
     lifetime_ms = 0
     while not mechanism.is_done():
@@ -94,22 +96,14 @@ def authenticate(settings: Sasl, host: str, broker: str, call: Call, deadline: D
             _check_iterations(settings, broker, response.auth_bytes)
         _step(settings, broker, mechanism.receive, response.auth_bytes)
         lifetime_ms = response.session_lifetime_ms
-    return lifetime_ms / 1000 * SESSION_PART if lifetime_ms > 0 else None
+    if lifetime_ms <= 0:
+        return None
+    return lifetime_ms / 1000 * SESSION_PART
 
 
 def _mechanism(settings: Sasl, host: str, broker: str, token: Token | None, deadline: Deadline) -> Any:
     """Returns kafka-python's state machine for one authentication."""
-    arguments: dict[str, Any] = {"host": host, "sasl_mechanism": settings.mechanism}
-    if settings.username is not None and settings.password is not None:
-        name = settings.username
-        if settings.mechanism.startswith("SCRAM"):
-            # RFC 5802: '=' and ',' must be escaped in a name. kafka-python does not escape them.
-            name = name.replace("=", "=3D").replace(",", "=2C")
-        arguments |= {"sasl_plain_username": name, "sasl_plain_password": settings.password.text}
-    if settings.kerberos_service is not None:
-        arguments["sasl_kerberos_service_name"] = settings.kerberos_service
-    if token is not None:
-        arguments["sasl_oauth_token_provider"] = _OneToken(token)
+    arguments = _arguments(settings, host, token)
 
     def begin() -> Any:
         return _step(settings, broker, lambda: get_sasl_mechanism(settings.mechanism)(**arguments))
@@ -123,20 +117,47 @@ def _mechanism(settings: Sasl, host: str, broker: str, token: Token | None, dead
         raise DeadlineExceeded(f"Kerberos gave no ticket for broker {broker} in time.", _TICKET) from error
 
 
+def _arguments(settings: Sasl, host: str, token: Token | None) -> dict[str, Any]:
+    """The arguments of kafka-python's mechanism."""
+    arguments: dict[str, Any] = {"host": host, "sasl_mechanism": settings.mechanism}
+    if settings.username is not None and settings.password is not None:
+        name = settings.username
+        if settings.mechanism.startswith("SCRAM"):
+            # RFC 5802: '=' and ',' must be escaped in a name. kafka-python does not escape them.
+            name = name.replace("=", "=3D").replace(",", "=2C")
+        arguments |= {"sasl_plain_username": name, "sasl_plain_password": settings.password.text}
+    if settings.kerberos_service is not None:
+        arguments["sasl_kerberos_service_name"] = settings.kerberos_service
+    if token is not None:
+        arguments["sasl_oauth_token_provider"] = _OneToken(token)
+    return arguments
+
+
 def _check_iterations(settings: Sasl, broker: str, message: bytes) -> None:
     """Raises AuthenticationFailed if the broker's message has too few iterations, before the proof is sent."""
-    fields = dict(pair.partition("=")[::2] for pair in message.decode(errors="replace").split(","))
-    try:
-        iterations = int(fields["i"])
-    except (KeyError, ValueError):
+    iterations = _iterations(message)
+    if iterations is None:
         return  # the mechanism reports what is missing
     if iterations < MIN_ITERATIONS:
         raise AuthenticationFailed(
             f"Broker {broker} asks for {iterations} iterations of {settings.mechanism}; {MIN_ITERATIONS} is the"
             " minimum.",
-            "With fewer, somebody who reads the connection can guess the password soon. Check who answers at this"
-            " address, or set 'kafka.security.protocol' to SASL_SSL.",
+            "With fewer iterations, anybody who reads the traffic can soon guess the password. Check which server"
+            " answers at this address, or set 'kafka.security.protocol' to SASL_SSL.",
         )
+
+
+def _iterations(message: bytes) -> int | None:
+    """The field ``i`` of a SCRAM message, ``None`` without a valid one."""
+    iterations = ""
+    for field in message.decode(errors="replace").split(","):
+        name, _, value = field.partition("=")
+        if name == "i":
+            iterations = value
+    try:
+        return int(iterations)
+    except ValueError:
+        return None
 
 
 def _step(settings: Sasl, broker: str, step: Callable[..., Any], *arguments: Any) -> Any:
@@ -144,19 +165,18 @@ def _step(settings: Sasl, broker: str, step: Callable[..., Any], *arguments: Any
         return step(*arguments)
     except UnicodeError:
         # Neither the error's text nor its cause may appear: they may hold the user name, the password or a token.
-        text = "a message" if settings.password is None else "the user name, the password or a message of the broker"
+        text = "a message"
+        if settings.password is not None:
+            text = "the user name, the password or a message of the broker"
         raise AuthenticationFailed(
             f"Authentication at broker {broker} by {settings.mechanism} failed: {text} is not UTF-8 text.",
             _advice(settings),
         ) from None
     except Exception as error:  # a mechanism's library may raise any exception
         happened = f"Authentication at broker {broker} by {settings.mechanism} failed: {printable(repr(error))}."
-        kind = (
-            BrokerUnavailable
-            if getattr(error, "min_code", None) in _RETRIABLE_KERBEROS_ERRORS
-            else AuthenticationFailed
-        )
-        raise kind(happened, _advice(settings)) from error
+        if getattr(error, "min_code", None) in _RETRIABLE_KERBEROS_ERRORS:
+            raise BrokerUnavailable(happened, _advice(settings)) from error
+        raise AuthenticationFailed(happened, _advice(settings)) from error
 
 
 class _OneToken(AbstractTokenProvider):  # type: ignore[misc]
@@ -177,11 +197,13 @@ def _advice(settings: Sasl) -> str:
     """What to check after the credentials were rejected."""
     if settings.token_provider is not None:
         return settings.token_provider.advice
-    return _TICKET if settings.mechanism == "GSSAPI" else _PASSWORD
+    if settings.mechanism == "GSSAPI":
+        return _TICKET
+    return _PASSWORD
 
 
 def _rejected(settings: Sasl, broker: str, token: Token | None, response: Any) -> GroupSourceError:
-    """The error of a broker that ended the authentication."""
+    """Converts the response of a broker that ended the authentication."""
     message = printable(response.error_message or describe_error_code(response.error_code))
     if _is_overloaded(message):
         return BrokerUnavailable(f"Broker {broker} accepts no further connection now: {message}.", _OVERLOADED)
@@ -193,9 +215,11 @@ def _rejected(settings: Sasl, broker: str, token: Token | None, response: Any) -
 
 def _handshake_rejected(settings: Sasl, broker: str, response: Any) -> AuthenticationFailed:
     if response.error_code == UNSUPPORTED_SASL_MECHANISM:
+        enabled = "none"
+        if response.mechanisms:
+            enabled = some([printable(each) for each in response.mechanisms])
         return AuthenticationFailed(
-            f"Broker {broker} does not enable '{settings.mechanism}' on this listener. It enables:"
-            f" {some([printable(each) for each in response.mechanisms]) or 'none'}.",
+            f"Broker {broker} does not enable '{settings.mechanism}' on this listener. It enables: {enabled}.",
             "Set 'kafka.sasl.mechanism' to one of these, or use the port of another listener.",
         )
     if response.error_code == ILLEGAL_SASL_STATE:

@@ -36,7 +36,9 @@ class Tls:
 
     def name(self, setting: str) -> str:
         """Names a setting in errors, for example ``ssl.key.password``."""
-        return f"'{setting}' in 'kafka.sasl.jaas.config'" if self.in_login_line else f"'kafka.{setting}'"
+        if self.in_login_line:
+            return f"'{setting}' in 'kafka.sasl.jaas.config'"
+        return f"'kafka.{setting}'"
 
     def handshake(self, sock: socket, host: str, broker: str, deadline: Deadline) -> socket:
         """As :meth:`TlsLayer.handshake`."""
@@ -48,6 +50,4 @@ class Tls:
         """As :meth:`TlsLayer.session_error`."""
         from spark_group_source.auth import tls_session
 
-        if not tls_session.is_tls_error(error):
-            return None
         return tls_session.session_error(broker, error, responded=responded)

@@ -12,7 +12,7 @@ from spark_group_source.auth.java_stores import how_to_convert
 from spark_group_source.auth.pem import CERTIFICATE, PRIVATE_KEY, select
 from spark_group_source.auth.tls import TLS_VERSIONS, Tls
 from spark_group_source.errors import OptionError
-from spark_group_source.option import Option, non_blank, one_of, secret
+from spark_group_source.option import Option, listed, non_blank, one_of, secret
 from spark_group_source.text import Secret
 
 
@@ -80,7 +80,7 @@ def host_name_check(text: str) -> bool:
 
 def protocols(text: str) -> tuple[str, ...]:
     """TLS versions."""
-    names = [part.strip() for part in text.split(",") if part.strip()]
+    names = listed(text)
     if not names or not set(names) <= set(TLS_VERSIONS):
         raise ValueError(f"one or more of {', '.join(TLS_VERSIONS)}, separated by commas")
     return tuple(dict.fromkeys(names))
@@ -119,24 +119,35 @@ def check_tls(tls: Tls) -> None:
     """Checks that the settings fit together and name usable files.
 
     Raises:
-        OptionError: they do not; the message names the setting to change.
+        OptionError: they do not fit, or a file is unusable. The message names the setting to change.
     """
-    location, key, chain = (tls.name(f"ssl.keystore.{part}") for part in ("location", "key", "certificate.chain"))
-    password = tls.name("ssl.key.password")
-    if tls.ca_file is not None and tls.ca_text is not None:
-        both = f"{tls.name('ssl.truststore.location')} and {tls.name('ssl.truststore.certificates')}"
-        raise OptionError(f"Options {both} are set.", "Set only one of them.")
-    if tls.key_file is not None and tls.key_text is not None:
-        raise OptionError(f"Options {location} and {key} are set.", "Set only one of them.")
-    for present, missing, is_alone in (
-        (key, chain, tls.key_text is not None and tls.chain_text is None),
-        (chain, key, tls.chain_text is not None and tls.key_text is None),
-    ):
-        if is_alone:
-            raise OptionError(f"Option {present} is set without {missing}.", "Set both of them.")
-    if tls.key_password is not None and tls.key_file is None and tls.key_text is None:
-        action = f"Set {location} to the file of the key, or remove the password."
-        raise OptionError(f"Option {password} is set without a key.", action)
+    _check_truststore(tls)
+    _check_keystore(tls)
     from spark_group_source.auth.certificates import ssl_context  # imports ssl, which most queries do not need
 
     ssl_context(tls)
+
+
+def _check_truststore(tls: Tls) -> None:
+    if tls.ca_file is not None and tls.ca_text is not None:
+        both = f"{tls.name('ssl.truststore.location')} and {tls.name('ssl.truststore.certificates')}"
+        raise OptionError(f"Options {both} are set.", "Set only one of them.")
+
+
+def _check_keystore(tls: Tls) -> None:
+    location = tls.name("ssl.keystore.location")
+    key = tls.name("ssl.keystore.key")
+    chain = tls.name("ssl.keystore.certificate.chain")
+    has_file = tls.key_file is not None
+    has_key = tls.key_text is not None
+    has_chain = tls.chain_text is not None
+    if has_file and has_key:
+        raise OptionError(f"Options {location} and {key} are set.", "Set only one of them.")
+    if has_key and not has_chain:
+        raise OptionError(f"Option {key} is set without {chain}.", "Set both of them.")
+    if has_chain and not has_key:
+        raise OptionError(f"Option {chain} is set without {key}.", "Set both of them.")
+    if has_file or has_key or tls.key_password is None:
+        return
+    action = f"Set {location} to the file of the key, or remove the password."
+    raise OptionError(f"Option {tls.name('ssl.key.password')} is set without a key.", action)

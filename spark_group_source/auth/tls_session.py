@@ -5,8 +5,8 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
 
 from spark_group_source.auth.certificates import UnusableCertificates, ssl_context
 from spark_group_source.auth.tls import Tls
@@ -28,8 +28,8 @@ _NOTHING_IN_COMMON = ("PROTOCOL", "CIPHER", "HANDSHAKE_FAILURE", "INSUFFICIENT_S
 class Peer:
     """The other side, for errors: ``name`` begins a sentence.
 
-    ``check_address`` is the action if no TLS is used at the address, ``use_certified_host`` the one if the certificate
-    is of other hosts.
+    ``check_address`` is the action if the server does not use TLS. ``use_certified_host`` is the action if the
+    certificate names other hosts.
     """
 
     name: str
@@ -110,7 +110,7 @@ def handshake_error(peer: Peer, error: OSError, settings: Tls) -> Authentication
         return AuthenticationFailed(f"{peer.name} does not use TLS on this port ({reason}).", peer.check_address)
     if _rejects_client_certificate(reason):
         return _client_certificate_rejected(peer, reason, settings)
-    if any(part in reason for part in _NOTHING_IN_COMMON):
+    if _has_part(reason, _NOTHING_IN_COMMON):
         return AuthenticationFailed(
             f"{peer.name} and this client have no TLS version or cipher suite in common ({reason}).",
             f"Compare {settings.name('ssl.enabled.protocols')} and {settings.name('ssl.cipher.suites')} with the"
@@ -119,16 +119,14 @@ def handshake_error(peer: Peer, error: OSError, settings: Tls) -> Authentication
     return BrokerUnavailable(f"{peer.name} ended the TLS handshake: {error}.", peer.check_address)
 
 
-def is_tls_error(error: OSError) -> TypeGuard[ssl.SSLError]:
-    """Whether TLS itself failed, not the connection below it."""
-    return isinstance(error, ssl.SSLError)
+def session_error(broker: str, error: OSError, *, responded: bool) -> GroupSourceError | None:
+    """Converts an error of TLS after the handshake. Returns ``None`` for an error of the connection below TLS.
 
-
-def session_error(broker: str, error: ssl.SSLError, *, responded: bool) -> GroupSourceError:
-    """Converts an error after the handshake. It does not mean that the settings are wrong, with one exception.
-
-    With TLS 1.3 a broker rejects a client's certificate after the handshake, but before its first response.
+    The settings are right, with one exception: with TLS 1.3 a broker rejects a client's certificate after the
+    handshake, but before its first response.
     """
+    if not isinstance(error, ssl.SSLError):
+        return None
     reason = _reason(error)
     if not responded and _rejects_client_certificate(reason):
         return _client_certificate_rejected(broker_peer(broker), reason, Tls())
@@ -136,15 +134,25 @@ def session_error(broker: str, error: ssl.SSLError, *, responded: bool) -> Group
 
 
 def _reason(error: OSError) -> str:
-    return (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    if not isinstance(error, ssl.SSLError):
+        return ""
+    return error.reason or ""  # OpenSSL gives no reason for some errors
+
+
+def _has_part(reason: str, parts: Sequence[str]) -> bool:
+    return any(part in reason for part in parts)
 
 
 def _rejects_client_certificate(reason: str) -> bool:
-    return "ALERT" in reason and any(part in reason for part in _CLIENT_CERTIFICATE_ALERTS)
+    if "ALERT" not in reason:
+        return False
+    return _has_part(reason, _CLIENT_CERTIFICATE_ALERTS)
 
 
 def _client_certificate_rejected(peer: Peer, reason: str, settings: Tls) -> AuthenticationFailed:
-    location, chain, key = (settings.name(f"ssl.keystore.{part}") for part in ("location", "certificate.chain", "key"))
+    location = settings.name("ssl.keystore.location")
+    chain = settings.name("ssl.keystore.certificate.chain")
+    key = settings.name("ssl.keystore.key")
     return AuthenticationFailed(
         f"{peer.name} rejected this client's certificate ({reason}).",
         f"Give a certificate that the other side trusts, with its key, in {location}, or in {chain} and {key}.",

@@ -74,9 +74,12 @@ class FileTokens:
         name = f"The file '{self.path}' of 'kafka.sasl.oauthbearer.token.endpoint.url'"
         try:
             text = Path(self.path).read_text(encoding="ascii").strip()
-        except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
-            raise BrokerUnavailable(f"{name} cannot be read on {socket.gethostname()}: {reason}.", _FILE) from None
+        except OSError as error:
+            happened = f"{name} cannot be read on {socket.gethostname()}: {error.strerror}."
+            raise BrokerUnavailable(happened, _FILE) from None
+        except UnicodeError:
+            happened = f"{name} cannot be read on {socket.gethostname()}: it is not ASCII text."
+            raise BrokerUnavailable(happened, _FILE) from None
         if not text:
             raise BrokerUnavailable(f"{name} is empty on {socket.gethostname()}.", _FILE)
         return Token(text, dict(self.extensions))
@@ -125,14 +128,28 @@ class FunctionTokens:
             raise DeadlineExceeded(f"{name} did not return in time.", _FUNCTION) from error
         except (Exception, SystemExit) as error:
             raise BrokerUnavailable(f"{name} failed: {error!r}.", _FUNCTION) from error
-        text, extensions = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
-        if not isinstance(text, str) or not text.strip() or not isinstance(extensions, dict):
+        token = _returned_token(result)
+        if token is None:
             raise AuthenticationFailed(
                 f"{name} returned a {type(result).__name__}.",
                 "Return the token as text, or a pair of the token and a dict of SASL extensions.",
             )
-        # A token from a file ends with a line break, which brokers reject.
-        return Token(text.strip(), extensions)
+        return token
 
     def record_rejection(self, token: Token) -> None:
         """Does nothing, because nothing is kept here."""
+
+
+def _returned_token(result: object) -> Token | None:
+    """The token that a function returned, alone or with extensions. ``None`` for another object."""
+    text: object = result
+    extensions: object = {}
+    if isinstance(result, tuple) and len(result) == 2:
+        text, extensions = result
+    if not isinstance(text, str) or not isinstance(extensions, dict):
+        return None
+    # A token from a file ends with a line break, which brokers reject.
+    text = text.strip()
+    if not text:
+        return None
+    return Token(text, extensions)

@@ -232,8 +232,8 @@ def test_the_identity_is_logged_if_set(service: Aws, aws: pytest.MonkeyPatch, ca
         assert caplog.text == ""
         for _ in range(3):
             signer_of(logged)
-        eventually(lambda: "are those of" in caplog.text)
-    assert caplog.text.count("are those of arn:aws:sts::1:assumed-role/orders/me") == 1
+        eventually(lambda: "belong to" in caplog.text)
+    assert caplog.text.count("belong to arn:aws:sts::1:assumed-role/orders/me") == 1
     assert len(service.requests) == 1
     assert SECRET_KEY not in caplog.text
     # The credentials are good while this service does not answer, or is out of reach.
