@@ -1,7 +1,6 @@
 """``docs/options.md`` lists all options and compares them with Spark's own source.
 
 ``python -m tests.unit.test_option_docs`` writes the defaults and meanings of the code into the page.
-``tests/OPTIONS.md`` links the tests of each row.
 """
 
 from __future__ import annotations
@@ -122,14 +121,6 @@ def test_options_listed_as_unsupported_are() -> None:
     listed = [each for each in unsupported() if "*" not in each and each[:6] != "spark."]
     assert listed
     assert [name for name in listed if name.removeprefix("kafka.").lower() not in UNSUPPORTED] == []
-
-
-def test_every_row_links_tests_that_exist() -> None:
-    page = (TESTS / "OPTIONS.md").read_text()
-    assert dead_links(page) == []
-    linked = re.findall("`([^`]+)`", "\n".join(re.findall(r"^- (`.+`): \[test_.+$", page, re.M)))
-    unlinked = [row for row in rows() if not any(fnmatch.fnmatchcase(row, pattern) for pattern in linked)]
-    assert [row for row in unlinked if not row.startswith("spark.")] == []
 
 
 def test_every_capability_of_the_five_consumers_has_one_row_with_tests_that_exist() -> None:
