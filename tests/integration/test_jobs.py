@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import group_protocols
 import pyarrow.dataset as ds
 import pytest
-from protocol_costs import rebalance
 from pyspark.sql import SparkSession
 
 from spark_group_source.testing import EmbeddedKafka
-from tests.conftest import KAFKA, needs_kip_848
 from tests.integration.job_process import TIMEOUT_S, Job, environment
 from tests.integration.query_process import eventually
 
@@ -88,26 +84,3 @@ def test_a_signal_ends_a_running_job_and_its_membership(
             running.kill()
     assert running.returncode == 0, said
     eventually(lambda: kafka.group_state(group) == "Empty")
-
-
-@pytest.mark.slow
-@needs_kip_848
-def test_the_comparison_of_the_group_protocols_measures_each_of_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(group_protocols, "DEFAULTS", {})
-    monkeypatch.setattr(group_protocols, "HEARTBEAT_INTERVAL_S", 0.2)
-    monkeypatch.setattr(rebalance, "SETTLED_S", 2.0)
-    monkeypatch.setitem(group_protocols.PROTOCOLS, "classic", {"kafka.heartbeat.interval.ms": "100"})
-    monkeypatch.delitem(group_protocols.PROTOCOLS, "classic, range")
-    small = ["--runs", "1", "--members", "2", "--partitions", "6", "--seconds", "2", "--kafka-version", KAFKA]
-    assert group_protocols.main(small) == 0
-    printed = capsys.readouterr().out
-    for protocol in ("classic", "consumer"):
-        for what in ("an empty group", "a group with a member"):
-            assert re.search(rf"{protocol}: from the join to the first row in {what}: median \d+\.\d\d s", printed)
-        for change in ("joins", "leaves"):
-            assert f"{protocol}: a member {change}: 2 partition(s) pause: median" in printed
-        idle = re.search(rf"{protocol}: idle: (\d+)\.\d requests a minute and member", printed)
-        assert idle is not None
-        assert int(idle[1]) > 100

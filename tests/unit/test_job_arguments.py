@@ -10,7 +10,7 @@ import pytest
 
 JOBS = Path(__file__).resolve().parents[2] / "jobs"
 NAMES = """
-benchmark group_of_queries group_protocols group_to_delta group_to_iceberg group_to_parquet group_to_postgres
+benchmark group_of_queries group_to_delta group_to_iceberg group_to_parquet group_to_postgres
 produce_flights soak windowed_counts
 """
 
