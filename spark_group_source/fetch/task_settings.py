@@ -13,6 +13,9 @@ a response may exceed the requested size by one record batch."""
 class FetchSettings:
     """How a query's tasks read; some settings also hold for the driver's lookups. Sizes in bytes, times in seconds.
 
+    A field is the place ``fetch.<field>`` of an option in ``options/table.py``. A task carries the whole object to its
+    executor, so a new field needs no other code.
+
     ``fetch_max_bytes`` is the size of a fetch response, which bounds the memory of a task; only a larger single record
     batch exceeds it. ``max_partition_fetch_bytes`` is the part of a response that one partition may take, the whole if
     None. A broker waits for ``min_bytes``, up to ``max_wait``. A task fails after ``poll_timeout`` without progress.

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All options after parsing and checks. Times are in seconds, sizes in bytes."""
+    """All options after parsing and checks. Times are in seconds, sizes in bytes.
+
+    A field is the place ``<field>`` of an option in ``options/table.py``, and has its default. ``group``, its ``wire``
+    and ``fetch`` have the options that the member, connections and tasks use.
+    """
 
     group: GroupSettings
     fetch: FetchSettings = field(default_factory=FetchSettings)

@@ -20,6 +20,8 @@ from tests.unit.options.test_client_options import CONSUMER, SECURITY, WITHOUT_J
 TESTS = Path(__file__).resolve().parents[1]
 DOCS = TESTS.parent / "docs" / "options.md"
 
+WRITE = "python -m tests.unit.test_option_docs"
+
 OPTION_ROW = re.compile(r"^\| `([^`]+)` \|[^|]*\|[^|]*\| [^|]*\|$", re.M)
 NAMED = ("load()", "enable_auto_commit", 'format("kafka")')
 """Words of the section on unsupported options that are none of Spark's options."""
@@ -107,12 +109,13 @@ def dead_links(text: str) -> list[str]:
 
 
 def test_defaults_and_meanings_are_those_of_the_code() -> None:
-    assert with_table(DOCS.read_text()) == DOCS.read_text()
+    assert with_table(DOCS.read_text()) == DOCS.read_text(), f"run: {WRITE}"
 
 
 def test_every_option_of_this_source_and_of_sparks_own_has_a_row() -> None:
     own = {option.name for option in OPTIONS}
-    assert own - set(OPTION_ROW.findall(DOCS.read_text())) == set()
+    without_row = own - set(OPTION_ROW.findall(DOCS.read_text()))
+    assert without_row == set(), f"add to a table of docs/options.md: | `name` | | | comparison |, then run: {WRITE}"
     sparks = [*PEER.split(), *(f"kafka.{key}" for key in CONSUMER + SECURITY)]
     assert [name for name in sparks if not any(fnmatch.fnmatchcase(name, row) for row in rows())] == []
 
