@@ -25,7 +25,7 @@ from spark_group_source.query.topic_validator import TopicValidator
 from spark_group_source.text import names, some
 from spark_group_source.wire.cluster import MIN_BROKER_TIMEOUT, Cluster
 from spark_group_source.wire.identity import ClusterIdentity
-from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
+from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
 from spark_group_source.wire.metadata import Topic, partitions_of
 from spark_group_source.wire.offset_lookup import list_offsets
 
@@ -71,7 +71,8 @@ class _BatchQuery:
         partitions = partitions_of(topics.values())
         permissions = TopicPermissions(subscription, self._cluster.options, self._clock)
         permissions.readable(partitions, self._cluster, self._deadline)
-        if left_out := permissions.left_out:
+        left_out = permissions.left_out
+        if left_out:
             partitions = frozenset(tp for tp in partitions if tp.topic not in left_out)
         if not partitions:
             log.warning("no topic matches %s: there is nothing to read", subscription)
@@ -108,16 +109,18 @@ class _BatchQuery:
         starts = raise_or_clamp(
             committed,
             # Others may have read the records of a transaction that is still open.
-            partial(self._look_up, read_committed=False),
+            partial(self._list_offsets, read_committed=False),
             self._fetch.fail_on_data_loss,
             f"{group} has committed",
         )
-        return starts | (self._resolve(spec.fallback, uncommitted) if spec.fallback else {})
+        if spec.fallback is None:
+            return starts
+        return starts | self._resolve(spec.fallback, uncommitted)
 
     def _resolve(self, spec: OffsetSpec, partitions: Partitions) -> dict[TopicPartition, int]:
-        return resolve_spec(spec, partitions, self._look_up, self._fetch.fail_on_data_loss)
+        return resolve_spec(spec, partitions, self._list_offsets, self._fetch.fail_on_data_loss)
 
-    def _look_up(self, specs: Offsets, read_committed: bool | None = None) -> Offsets:
+    def _list_offsets(self, specs: Offsets, read_committed: bool | None = None) -> Offsets:
         if read_committed is None:
             read_committed = self._fetch.read_committed
         return list_offsets(self._cluster, specs, read_committed=read_committed, deadline=self._deadline).offsets
@@ -133,43 +136,56 @@ class _BatchQuery:
             raise DeadlineExceeded(
                 f"The committed offsets of group '{self._options.group.group_id}' cannot be read: {commits.reason}."
             )
-        epochs = {tp: commit.epoch for tp, commit in commits.items() if commit.epoch != UNKNOWN_EPOCH}
-        return self._before_divergence({tp: commit.offset for tp, commit in commits.items()}, epochs)
+        offsets: dict[TopicPartition, int] = {}
+        epochs: dict[TopicPartition, int] = {}
+        for tp, commit in commits.items():
+            offsets[tp] = commit.offset
+            if commit.epoch != UNKNOWN_EPOCH:
+                epochs[tp] = commit.epoch
+        return self._before_divergence(offsets, epochs)
 
     def _before_divergence(self, committed: Offsets, epochs: Offsets) -> dict[TopicPartition, int]:
         """The committed offsets; if a new leader has replaced records before one, the first replaced offset."""
         offsets = dict(committed)
-        while epochs:
-            topics = self._cluster.topics({tp.topic for tp in epochs}, self._deadline, fresh=True)
-            answers = epoch_end_offsets(self._cluster, topics, epochs, self._deadline)
+        unconfirmed = dict(epochs)
+        while unconfirmed:
+            topics = self._cluster.topics({tp.topic for tp in unconfirmed}, self._deadline, fresh=True)
+            answers = epoch_end_offsets(self._cluster, topics, unconfirmed, self._deadline)
             for tp, epoch_end in sorted(answers.items()):
+                if epoch_end.end_offset == UNDEFINED_EPOCH_OFFSET:
+                    continue
+                epoch = unconfirmed.pop(tp)
                 if UNDEFINED_EPOCH_OFFSET < epoch_end.end_offset < offsets[tp]:
-                    self._raise_or_warn_diverged(
-                        f"The group '{self._options.group.group_id}' has committed offset {offsets[tp]} for {tp}, whose"
-                        f" log was truncated at offset {epoch_end.end_offset} (leader epoch {epochs[tp]} then,"
-                        f" {epoch_end.leader_epoch} now)"
-                    )
+                    self._raise_or_warn_diverged(tp, offsets[tp], epoch, epoch_end)
                     offsets[tp] = epoch_end.end_offset
-            epochs = {
-                tp: epoch
-                for tp, epoch in epochs.items()
-                if tp not in answers or answers[tp].end_offset == UNDEFINED_EPOCH_OFFSET
-            }
-            backoff = self._cluster.options.retry_backoff_max if epochs else 0.0
-            if epochs and self._deadline.remaining() <= backoff + MIN_BROKER_TIMEOUT:
-                raise DeadlineExceeded(
-                    f"The leaders of {names(epochs)} do not return where earlier leader epochs end.",
-                    "If the brokers were restored from an older copy, the commits of group"
-                    f" '{self._options.group.group_id}' are newer than their logs: give offsets in 'startingOffsets'.",
-                )
-            time.sleep(backoff)
+            if not unconfirmed:
+                break
+            self._wait_for_leaders(unconfirmed)
         return offsets
 
-    def _raise_or_warn_diverged(self, happened: str) -> None:
+    def _wait_for_leaders(self, epochs: Offsets) -> None:
+        """Waits before the leaders of these partitions are asked again.
+
+        Raises:
+            DeadlineExceeded: no time is left to ask them.
+        """
+        backoff = self._cluster.options.retry_backoff_max
+        if self._deadline.remaining() <= backoff + MIN_BROKER_TIMEOUT:
+            raise DeadlineExceeded(
+                f"The leaders of {names(epochs)} do not return where earlier leader epochs end.",
+                "If the brokers were restored from an older copy, the commits of group"
+                f" '{self._options.group.group_id}' are newer than their logs: give offsets in 'startingOffsets'.",
+            )
+        time.sleep(backoff)
+
+    def _raise_or_warn_diverged(self, tp: TopicPartition, offset: int, epoch: int, epoch_end: EpochEndOffset) -> None:
+        """Reports that the log ends ``epoch`` before the committed ``offset`` of that epoch."""
         raise_or_warn(
             log,
             self._fetch.fail_on_data_loss,
-            happened,
+            f"The group '{self._options.group.group_id}' has committed offset {offset} for {tp}, whose"
+            f" log was truncated at offset {epoch_end.end_offset} (leader epoch {epoch} then,"
+            f" {epoch_end.leader_epoch} now)",
             "An unclean leader was elected. Set failOnDataLoss to false to read from the first replaced record, or give"
             " other startingOffsets.",
             "The read starts at the first replaced record",
@@ -177,10 +193,14 @@ class _BatchQuery:
 
 
 def _check_order(starts: Offsets, ends: Offsets, start: StartSpec, end: EndSpec) -> None:
-    wrong = [f"{tp} starts at {starts[tp]} and ends at {ends[tp]}" for tp in sorted(starts) if starts[tp] > ends[tp]]
-    if wrong:
-        options = " and ".join(f"'{spec.option}'" for spec in (start, end) if hasattr(spec, "option"))
-        raise OptionError(
-            f"The read ends before it starts: {some(wrong, '; ')}.",
-            f"Give {options} so that each start is at most its end.",
-        )
+    wrong: list[str] = []
+    for tp in sorted(starts):
+        if starts[tp] > ends[tp]:
+            wrong.append(f"{tp} starts at {starts[tp]} and ends at {ends[tp]}")
+    if not wrong:
+        return
+    options = [f"'{spec.option}'" for spec in (start, end) if hasattr(spec, "option")]
+    raise OptionError(
+        f"The read ends before it starts: {some(wrong, '; ')}.",
+        f"Give {' and '.join(options)} so that each start is at most its end.",
+    )

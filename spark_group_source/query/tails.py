@@ -65,7 +65,9 @@ class TailScan:
     def is_empty(self, tp: TopicPartition, start: int, end: int) -> bool:
         """Whether it is known that a partition has no visible record from ``start`` to before ``end``."""
         part = self._empty.get(tp)
-        return part is not None and part.start <= start and end <= part.end
+        if part is None:
+            return False
+        return part.start <= start and end <= part.end
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """These logs have changed."""
@@ -77,11 +79,11 @@ class TailScan:
         """The tails to scan now: of the others it is known what they hold."""
         if self._clock() < self._retry_at:
             return {}
-        return {
-            tp: tail
-            for tp, tail in tails.items()
-            if not self._had_records(tp, tail) and not self.is_empty(tp, tail.start, tail.end)
-        }
+        due: dict[TopicPartition, Tail] = {}
+        for tp, tail in tails.items():
+            if not self._had_records(tp, tail) and not self.is_empty(tp, tail.start, tail.end):
+                due[tp] = tail
+        return due
 
     def failed(self) -> None:
         """Some leaders do not answer: the next scan is due after :data:`SCAN_TIMEOUT`."""
@@ -89,20 +91,26 @@ class TailScan:
 
     def _had_records(self, tp: TopicPartition, tail: Tail) -> bool:
         known, scanned_at = self._with_records.get(tp, (NOTHING, 0.0))
-        return known == tail and self._clock() - scanned_at < SCAN_AGAIN
+        if known != tail:
+            return False
+        return self._clock() - scanned_at < SCAN_AGAIN
 
     def scan(self, tails: Mapping[TopicPartition, Tail], begins: Offsets) -> None:
         """Reads some of these tails; ``begins`` are the beginnings of their logs, of which leaders have just told."""
         ranges = {tp: self._next_range(tp, tails[tp], begin) for tp, begin in begins.items()}
-        for view in (True, False):
-            in_view = [each for tp, each in ranges.items() if each.size and tails[tp].read_committed is view]
+        for read_committed in (True, False):
+            in_view: list[OffsetRange] = []
+            for tp, each in ranges.items():
+                if each.size > 0 and tails[tp].read_committed is read_committed:
+                    in_view.append(each)
             if in_view:
-                self._read(self._selected(in_view), tails, read_committed=view)
+                self._read(self._selected(in_view), tails, read_committed=read_committed)
 
     def _next_range(self, tp: TopicPartition, tail: Tail, begin: int) -> OffsetRange:
         """The range to read next: it follows what is known to be empty, as is what retention has deleted."""
         known = self._empty.get(tp, NOTHING)
-        if known.read_committed is not tail.read_committed or not known.start <= tail.start <= known.end:
+        same_view = known.read_committed is tail.read_committed
+        if not same_view or not known.start <= tail.start <= known.end:
             known = Tail(tail.start, tail.start, tail.read_committed)
         known = self._empty[tp] = known._replace(end=max(known.end, begin))
         size = min(max(FIRST_SCAN, 10 * (known.end - tail.start)), MAX_SCAN)
@@ -110,7 +118,8 @@ class TailScan:
 
     def _selected(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
         """Those to read now. A partition that has failed would fail the others again: it comes last, and alone."""
-        if sound := [each for each in ranges if not self._failures[each.tp]]:
+        sound = [each for each in ranges if self._failures[each.tp] == 0]
+        if sound:
             return sound[:MAX_PARTITIONS]
         return [min(ranges, key=lambda each: self._failures[each.tp])]
 

@@ -16,6 +16,7 @@ Neither is beyond the end of now.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from spark_group_source.clock import Deadline
 from spark_group_source.offsets import LATEST, UNKNOWN_EPOCH, Offsets, PinnedOffsets, PinnedStart, TopicPartition
@@ -39,6 +40,18 @@ def _start_of(topic: Topic, number: int, now: int) -> PinnedStart:
     return PinnedStart(topic.id, None, epoch, now, leaderless=topic.partitions[number] is None)
 
 
+class EpochsAtStart(NamedTuple):
+    """What leaders answer about the leader epochs at the start.
+
+    Attributes:
+        ends: the end offsets of epochs that have ended.
+        unanswered: partitions whose leader does not say whether the epoch has ended.
+    """
+
+    ends: dict[TopicPartition, int]
+    unanswered: set[TopicPartition]
+
+
 class LatestAtStart:
     """One lookup of these partitions. ``epochs`` receives the epochs of the leaders that answered."""
 
@@ -57,30 +70,37 @@ class LatestAtStart:
             TopicError: the principal may not describe a topic.
             BrokerUnavailable, DeadlineExceeded: no leader answers.
         """
-        # First: a record that is written between the lookups lies behind this end, and is read.
+        # Before the other lookups: a record that is written between them lies behind this end, and is read.
         ends = self._list_offsets(dict.fromkeys(pinned, LATEST))
-        ends_of_epochs, unanswered = self._ends_of_epochs({tp: pinned[tp].epoch for tp in ends})
-        answered = ends.keys() - unanswered
-        exact = {tp for tp in ends_of_epochs if pinned[tp].leaderless}
+        epochs = self._epochs_at_start({tp: pinned[tp].epoch for tp in ends})
+        exact = {tp for tp in epochs.ends if pinned[tp].leaderless}
+        answered = ends.keys() - epochs.unanswered
         by_time = self._list_offsets({tp: pinned[tp].since for tp in answered - exact})
-        # If no record has a time at or after the start, that lookup returns -1.
-        candidates = [ends, ends_of_epochs, {tp: offset for tp, offset in by_time.items() if offset >= 0}]
-        return {tp: min(offsets[tp] for offsets in candidates if tp in offsets) for tp in exact | by_time.keys()}
+        found: dict[TopicPartition, int] = {}
+        for tp in exact | by_time.keys():
+            offset = ends[tp]
+            if tp in epochs.ends:
+                offset = min(offset, epochs.ends[tp])
+            if tp in by_time and by_time[tp] >= 0:  # -1: no record has a time at or after the start
+                offset = min(offset, by_time[tp])
+            found[tp] = offset
+        return found
 
-    def _ends_of_epochs(self, epochs: Offsets) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-        """The ends of these epochs that have ended, and the partitions whose leaders do not say whether theirs has."""
+    def _epochs_at_start(self, epochs: Offsets) -> EpochsAtStart:
+        """Asks the leaders where these epochs end, of partitions whose epoch is known."""
+        at_start = EpochsAtStart({}, set())
         known = {tp: epoch for tp, epoch in epochs.items() if epoch != UNKNOWN_EPOCH}
         if not known:
-            return {}, set()
+            return at_start
         topics = self._cluster.topics({tp.topic for tp in known}, self._deadline, fresh=True)
         answers = epoch_end_offsets(self._cluster, topics, known, self._deadline)
-        unanswered = {tp for tp in known if tp not in answers or answers[tp].end_offset == UNDEFINED_EPOCH_OFFSET}
-        ended = {
-            tp: answer.end_offset
-            for tp, answer in answers.items()
-            if tp not in unanswered and answer.leader_epoch > known[tp] and answer.end_offset != UNCHECKED
-        }
-        return ended, unanswered
+        for tp, epoch in known.items():
+            answer = answers.get(tp)
+            if answer is None or answer.end_offset == UNDEFINED_EPOCH_OFFSET:
+                at_start.unanswered.add(tp)
+            elif answer.leader_epoch > epoch and answer.end_offset != UNCHECKED:
+                at_start.ends[tp] = answer.end_offset
+        return at_start
 
     def _list_offsets(self, timestamps: Offsets) -> dict[TopicPartition, int]:
         listed = list_offsets(
