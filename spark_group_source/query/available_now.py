@@ -28,7 +28,7 @@ from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_delete
 from spark_group_source.text import some
 from spark_group_source.wire.leaders import HEALED_BY_NEW_METADATA
 from spark_group_source.wire.metadata import Topic, partitions_of
-from spark_group_source.wire.offset_lookup import list_offsets
+from spark_group_source.wire.offset_lookup import ListedOffsets, list_offsets
 from spark_group_source.wire.stale_metadata import EveryBroker, unknown_to_all
 
 log = logging.getLogger(__name__)
@@ -276,7 +276,8 @@ class AvailableNowTarget:
         topics = self._settings.subscription.find(EveryBroker(self._cluster), deadline)
         unknown = _unknown_topics(topics)
         partitions = partitions_of(topics.values()) | {tp for tp in owned if tp.topic not in unknown}
-        ends, missing = self._list_offsets(partitions, LATEST, deadline)
+        found = self._list_offsets(partitions, LATEST, deadline)
+        ends, missing = found.offsets, found.missing
         leaderless = partitions - ends.keys() - missing
         deleted = unknown_to_all(self._cluster, {TopicPartition(name, 0) for name in unknown}, deadline)
         known_to_some = unknown - {tp.topic for tp in deleted}
@@ -292,10 +293,10 @@ class AvailableNowTarget:
     ) -> None:
         """``hidden`` are partitions whose commits the coordinator does not show now: they stay where they were."""
         # The owner of an empty partition may never commit it. Its earliest offset shows that it is empty.
-        earliest, missing = self._list_offsets(self._unreached.keys() - committed.keys(), EARLIEST, deadline)
-        raise_or_skip_deleted(missing, self._fail_on_data_loss)
-        self._remove(missing)
-        looked_up = {tp: commit.offset for tp, commit in committed.items()} | earliest
+        earliest = self._list_offsets(self._unreached.keys() - committed.keys(), EARLIEST, deadline)
+        raise_or_skip_deleted(earliest.missing, self._fail_on_data_loss)
+        self._remove(earliest.missing)
+        looked_up = {tp: commit.offset for tp, commit in committed.items()} | earliest.offsets
         progress = self._progress(looked_up, own, hidden)
         if progress != self._committed:
             self._note_progress()
@@ -343,7 +344,7 @@ class AvailableNowTarget:
             return
         begins: Offsets = {}
         try:
-            begins, _ = self._list_offsets(due, EARLIEST, deadline.at_most(SCAN_TIMEOUT))
+            begins = self._list_offsets(due, EARLIEST, deadline.at_most(SCAN_TIMEOUT)).offsets
         except RetriableError as error:  # of partitions without a leader, which must not hide the others' progress
             log.debug("group %s: no scan of what is left: %s", self._settings.group_id, error)
         if due.keys() - begins.keys():
@@ -378,15 +379,15 @@ class AvailableNowTarget:
             for tp in deleted:
                 offsets.pop(tp, None)
 
-    def _list_offsets(
-        self, partitions: Iterable[TopicPartition], spec: int, deadline: Deadline
-    ) -> tuple[dict[TopicPartition, int], set[TopicPartition]]:
-        """The offsets that leaders return, and the partitions that do not exist."""
-        specs = dict.fromkeys(partitions, spec)
-        listed = list_offsets(
-            self._cluster, specs, read_committed=self._read_committed, deadline=deadline, partial=True
+    def _list_offsets(self, partitions: Iterable[TopicPartition], spec: int, deadline: Deadline) -> ListedOffsets:
+        """The offsets at ``spec`` that leaders return, and the partitions that do not exist."""
+        return list_offsets(
+            self._cluster,
+            dict.fromkeys(partitions, spec),
+            read_committed=self._read_committed,
+            deadline=deadline,
+            partial=True,
         )
-        return listed.offsets, listed.missing
 
     def _check_progress(self) -> None:
         """Raises DeadlineExceeded if the run has waited for too long."""

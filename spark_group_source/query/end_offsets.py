@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Set
-from functools import partial
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import RetriableError
@@ -14,7 +13,7 @@ from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.leaderless_probe import LeaderlessProbe
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.offset_lookup import list_offsets
+from spark_group_source.wire.offset_lookup import ListedOffsets, list_offsets
 
 log = logging.getLogger(__name__)
 
@@ -112,17 +111,18 @@ class EndOffsets:
         """Looks up the ends of these partitions, as far as a lookup of each is due."""
         if self._clock() - self._deleted_at > UNKNOWN_INTERVAL:
             self._deleted = set()
-        missing: set[TopicPartition] = set()
-        list_ends = partial(self._list_ends, missing=missing)
         leaderless = self._probe.partitions & partitions
         others = partitions - self._deleted - leaderless
         try:
-            current = list_ends(others, LOOKUP_TIMEOUT)
+            found = self._list_ends(others, LOOKUP_TIMEOUT)
             asked = others | leaderless
         except RetriableError as error:
             log.warning("the end offsets of %d partition(s) are unknown: %s", len(others), error)
-            current, asked = {}, leaderless
-        current |= self._probe.ends(leaderless, list_ends)
+            found, asked = ListedOffsets(), leaderless
+        probed = self._probe.list_ends(leaderless, self._list_ends)
+        current = found.offsets | probed.offsets
+        missing = found.missing | probed.missing
+        self.epochs |= found.epochs | probed.epochs
         raise_or_skip_deleted(missing, self._options.fetch.fail_on_data_loss)
         if missing:
             self._deleted |= missing
@@ -143,20 +143,15 @@ class EndOffsets:
             self.known = ends
             self._advanced_at = self._looked_up_at
 
-    def _list_ends(
-        self, partitions: Set[TopicPartition], timeout: float, missing: set[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """The ends that leaders return within so many seconds. ``missing`` receives what no broker knows."""
-        listed = list_offsets(
+    def _list_ends(self, partitions: Set[TopicPartition], timeout: float) -> ListedOffsets:
+        """The ends that leaders return within so many seconds."""
+        return list_offsets(
             self._cluster,
             dict.fromkeys(partitions, LATEST),
             read_committed=self._options.fetch.read_committed,
             deadline=Deadline.after(timeout, self._clock),
             partial=True,
         )
-        self.epochs |= listed.epochs
-        missing |= listed.missing
-        return listed.offsets
 
 
 def _without(topics: Collection[str], offsets: Offsets) -> dict[TopicPartition, int]:

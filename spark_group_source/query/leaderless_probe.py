@@ -9,10 +9,11 @@ from spark_group_source.clock import Clock
 from spark_group_source.errors import RetriableError
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.text import names
+from spark_group_source.wire.offset_lookup import ListedOffsets
 
 log = logging.getLogger(__name__)
 
-ListEnds = Callable[[Set[TopicPartition], float], dict[TopicPartition, int]]
+ListEnds = Callable[[Set[TopicPartition], float], ListedOffsets]
 """Returns the end offsets of those partitions whose leaders answer within a number of seconds."""
 
 MIN_TIMEOUT = 1.0
@@ -50,17 +51,17 @@ class LeaderlessProbe:
             self._next_at = self._clock() + MIN_TIMEOUT
         self.partitions = leaderless
 
-    def ends(self, partitions: Set[TopicPartition], list_ends: ListEnds) -> dict[TopicPartition, int]:
+    def list_ends(self, partitions: Set[TopicPartition], list_ends: ListEnds) -> ListedOffsets:
         """The ends of ``partitions`` whose leader answers by now, if a lookup is due."""
         if not partitions:
-            return {}
+            return ListedOffsets()
         if self._clock() < self._next_at:
-            return {}
+            return ListedOffsets()
         began = self._clock()
         try:
             return list_ends(partitions, self._timeout)
         except RetriableError:
-            return {}
+            return ListedOffsets()
         finally:
             self._timeout = min(self._timeout * 2, MAX_TIMEOUT)
             now = self._clock()
