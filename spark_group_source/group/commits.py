@@ -316,8 +316,8 @@ class GroupOffsets:
 
         With KIP-848, a coordinator that does not know ``me`` in this epoch rejects: a former one, or it fenced ``me``.
 
-        As a member of either protocol, it asks only the broker that knows this generation. A former coordinator that was
-        suspended or cut off would answer with old offsets.
+        As a member of either protocol, it asks only the broker that knows this generation. A former coordinator, which
+        was suspended or cut off, would answer with old offsets.
 
         Asks for stable offsets: while a transaction has pending offsets, the broker returns an error to retry for their
         partitions. If ``unavailable`` is given, it receives the failure of each such partition, and the call returns
