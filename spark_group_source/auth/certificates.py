@@ -25,7 +25,6 @@ from spark_group_source.errors import OptionError
 
 log = logging.getLogger(__name__)
 
-
 _FileStamp = tuple[int, int, int]
 
 
@@ -36,17 +35,16 @@ class UnusableCertificates(OptionError):
 _cache: dict[Tls, tuple[tuple[_FileStamp, ...], ssl.SSLContext]] = {}
 """The last context of each settings, with the stamps of the files it was built from."""
 
-
 _warnings: defaultdict[Tls, LogEvery] = defaultdict(partial(LogEvery, WARN_EVERY))
 
 
 def ssl_context(tls: Tls) -> ssl.SSLContext:
-    """Returns the context for connections; builds it again only after the settings or their files change.
+    """Returns the context for connections. Builds it again only after the settings or their files change.
 
     If a file becomes unusable, perhaps while it is replaced, the last context stays in use.
 
     Raises:
-        OptionError: a file cannot be read, or :class:`UnusableCertificates`; and no earlier version was usable.
+        OptionError: a file cannot be read or used (:class:`UnusableCertificates`), and no earlier version was usable.
     """
     try:
         stamps = _file_stamp(tls, tls.ca_file, "truststore"), _file_stamp(tls, tls.key_file, "keystore")
@@ -56,7 +54,7 @@ def ssl_context(tls: Tls) -> ssl.SSLContext:
         if tls not in _cache:
             raise
         if _warnings[tls].try_acquire():
-            log.warning("certificate files are unusable; keeping the certificates read before: %s", error)
+            log.warning("cannot use the certificate files, still using the certificates read before: %s", error)
     return _cache[tls][1]
 
 

@@ -19,9 +19,9 @@ _TIMEOUT = "Check on this machine how long this takes: aws sts get-caller-identi
 class MskIamTokens:
     """Signs a token for each connection to a cluster in ``region``.
 
-    Signing takes less than a millisecond. Tokens are not kept, and none outlives the credentials that signed it.
-    Without ``profile`` and ``role_arn`` AWS's default chain finds the credentials. A role is assumed in ``sts_region``;
-    by default in the region of AWS's configuration, else in ``region``. ``log_identity`` logs the identity once.
+    Signing takes less than a millisecond. Nothing keeps a token, and no token outlives the credentials that signed it.
+    Without ``profile`` and ``role_arn`` AWS's default chain finds the credentials. Roles are assumed in ``sts_region``,
+    whose default is the region of AWS's configuration, or else ``region``. ``log_identity`` logs the identity once.
     """
 
     region: str

@@ -20,7 +20,7 @@ class Tls:
     Without ``ca_file`` and ``ca_text`` the client trusts the CAs that the system trusts. ``key_file`` holds the
     client's private key and its certificate chain; ``key_text`` holds the key, and ``chain_text`` the chain.
     ``versions`` are the allowed TLS versions. ``ciphers`` are the cipher suites of TLS 1.2, by OpenSSL's names; if
-    empty, OpenSSL chooses. ``in_login_line``: the settings come from the JAAS config, and are for a token endpoint.
+    empty, OpenSSL chooses. ``in_jaas_config``: the settings are those of a token endpoint, from the JAAS config.
     """
 
     ca_file: str | None = None
@@ -32,11 +32,11 @@ class Tls:
     check_host_name: bool = True
     versions: tuple[str, ...] = TLS_VERSIONS
     ciphers: tuple[str, ...] = ()
-    in_login_line: bool = False
+    in_jaas_config: bool = False
 
     def name(self, setting: str) -> str:
         """Names a setting in errors, for example ``ssl.key.password``."""
-        if self.in_login_line:
+        if self.in_jaas_config:
             return f"'{setting}' in 'kafka.sasl.jaas.config'"
         return f"'kafka.{setting}'"
 

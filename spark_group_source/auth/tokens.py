@@ -44,7 +44,7 @@ class TokenProvider(Protocol):
         """
 
     def record_rejection(self, token: Token) -> None:
-        """Notes that a broker rejected a token of :meth:`fetch`, so that a kept token is not used until its end."""
+        """Notes that a broker rejected a token of :meth:`fetch`. A provider that keeps this token renews it early."""
 
 
 _FILE = "Put the file on the driver and on each executor, or correct 'kafka.sasl.oauthbearer.token.endpoint.url'."
@@ -63,7 +63,10 @@ class FileTokens:
     @property
     def advice(self) -> str:
         """What the user should check if a broker rejects the token."""
-        return f"Check the token in the file '{self.path}' of 'kafka.sasl.oauthbearer.token.endpoint.url', and its end."
+        return (
+            f"Check the token in the file '{self.path}' of 'kafka.sasl.oauthbearer.token.endpoint.url', and when it"
+            " expires."
+        )
 
     def fetch(self, deadline: Deadline) -> Token:
         """Returns the token in the file.

@@ -109,7 +109,7 @@ def test_the_executors_copies_of_a_source_and_its_readers_import_no_options_and_
     assert not {*in_the_planner} & (SLOW | {"kafka.protocol", "spark_group_source.options.parsing"})
 
 
-def test_a_task_needs_no_clients_and_no_pandas(fake: FakeKafka, tmp_path: Path) -> None:
+def test_a_task_needs_no_clients_no_pandas_and_nothing_of_signing_in(fake: FakeKafka, tmp_path: Path) -> None:
     fake.append("t", 0, batch([Record(b"value", b"key"), Record(None)]), 2)
     task = FetchTask((OffsetRange("t", 0, 0, 2, str(fake.ids["t"])),), wire_options(fake), ALL_COLUMNS)
     file = tmp_path / "task"
@@ -121,4 +121,4 @@ assert sum(rows.num_rows for rows in read(pickle.loads(pathlib.Path(sys.argv[1])
 """
     names = imported(code, str(file))
     assert "spark_group_source.records.decode" in names
-    assert not {*names} & (SLOW | MEMBERSHIP)
+    assert not {*names} & (SLOW | MEMBERSHIP | {"spark_group_source.auth"})

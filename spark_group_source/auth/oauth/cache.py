@@ -93,7 +93,7 @@ class TokenCache:
                 self._raise_last_error(answers)
                 self._ensure_running()
                 if deadline.expired():
-                    raise DeadlineExceeded(f"{self._name} did not answer in time.", _REACH_ENDPOINT)
+                    raise DeadlineExceeded(f"The {self._name} did not answer in time.", _REACH_ENDPOINT)
                 self._condition.wait(min(JOIN_INTERVAL, deadline.remaining()))
                 sleep(0.0, deadline)
 
@@ -173,7 +173,8 @@ class TokenCache:
         try:
             threading.Thread(target=self._run, name="oauth-token", daemon=True).start()
         except RuntimeError as error:
-            raise BrokerUnavailable(f"No thread for requests to {self._name}: {error}.", _THREADS) from error
+            happened = f"No thread for requests to the {self._name} can be started: {error}."
+            raise BrokerUnavailable(happened, _THREADS) from error
         self._running = True
 
     def _run(self) -> None:
@@ -196,7 +197,7 @@ class TokenCache:
             return error
         # Any failure must reach the waiting threads. Its text may hold a secret.
         except Exception as error:
-            return BrokerUnavailable(f"A request to {self._name} failed: {type(error).__name__}.", _REACH_ENDPOINT)
+            return BrokerUnavailable(f"A request to the {self._name} failed: {type(error).__name__}.", _REACH_ENDPOINT)
 
     def _record(self, outcome: IssuedToken | GroupSourceError) -> None:
         now = self._clock()

@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 class ClientCredentials:
     """The settings of one client at a token endpoint. Times are in seconds.
 
-    ``extensions`` are SASL extensions by name. ``tls`` is for an https endpoint. ``encode_header`` percent-encodes id
-    and secret in the header, as RFC 6749 demands and many services do not expect. The claims are for the log.
+    ``extensions`` are SASL extensions by name. ``tls`` is for an https endpoint. ``encode_header`` percent-encodes the
+    id and the secret in the header, as RFC 6749 demands and many services do not expect. The log shows the claims.
     """
 
     endpoint: str
@@ -73,7 +73,7 @@ class ClientCredentials:
 
 def endpoint_name(settings: ClientCredentials) -> str:
     """Names the endpoint in errors and log lines, without the query of its URL, in which some services expect a key."""
-    return f"The token endpoint {without_secrets(settings.endpoint)}"
+    return f"token endpoint {without_secrets(settings.endpoint)}"
 
 
 _kept: dict[ClientCredentials, TokenCache] = {}

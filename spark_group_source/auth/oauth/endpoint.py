@@ -67,7 +67,7 @@ def request_token(settings: ClientCredentials, *, worked_before: bool) -> Issued
     try:
         return read_token(answer.body, answer.date, time.time(), settings.subject_claim, settings.scope_claim)
     except UnusableAnswer as problem:
-        raise unusable(f"{endpoint_name(settings)} {problem}.", _ANSWER) from None
+        raise unusable(f"The {endpoint_name(settings)} {problem}.", _ANSWER) from None
 
 
 def _request(settings: ClientCredentials, unusable: type[GroupSourceError]) -> Answer:
@@ -83,7 +83,7 @@ def _request(settings: ClientCredentials, unusable: type[GroupSourceError]) -> A
     except ssl.SSLError as error:
         raise _tls_failure(settings, error, unusable) from None
     except OSError as error:
-        happened = f"{endpoint_name(settings)} cannot be reached: {printable(str(error))}."
+        happened = f"The {endpoint_name(settings)} cannot be reached: {printable(str(error))}."
         raise BrokerUnavailable(happened, _URL) from None
 
 
@@ -93,7 +93,7 @@ def _tls_failure(
     tls = settings.tls
     if tls is None:
         tls = Tls()
-    failed = handshake_error(Peer(endpoint_name(settings), _URL, _HOST), error, tls)
+    failed = handshake_error(Peer(f"The {endpoint_name(settings)}", _URL, _HOST), error, tls)
     if isinstance(failed, AuthenticationFailed):
         return unusable(failed.happened, failed.action)
     return failed
@@ -125,9 +125,9 @@ def _body(settings: ClientCredentials) -> bytes:
 def _refusal(settings: ClientCredentials, answer: Answer, unusable: type[GroupSourceError]) -> GroupSourceError:
     error, description = read_error(answer.body)
     text = _shown(settings, _joined(error, description))
-    happened = f"{endpoint_name(settings)} answered HTTP status {answer.status}."
+    happened = f"The {endpoint_name(settings)} answered HTTP status {answer.status}."
     if text:
-        happened = f"{endpoint_name(settings)} answered HTTP status {answer.status} ({text})."
+        happened = f"The {endpoint_name(settings)} answered HTTP status {answer.status} ({text})."
     if _is_retriable(answer.status):
         return BrokerUnavailable(happened, _CHECK_PROVIDER)
     if error or answer.status in (401, 403):

@@ -41,7 +41,7 @@ class OAuthLogin:
     client_secret: Secret | None = None
     scope: str = ""
     extensions: tuple[tuple[str, str], ...] = ()
-    tls: Tls = field(default_factory=lambda: Tls(in_login_line=True))
+    tls: Tls = field(default_factory=lambda: Tls(in_jaas_config=True))
 
 
 def oauth_login(settings: Mapping[str, str]) -> OAuthLogin:
@@ -130,4 +130,4 @@ def _tls(settings: Mapping[str, str]) -> Tls:
             raise ValueError(f"a JAAS config whose {name} is {error}") from None
         if row.place.startswith("tls."):
             fields[row.place.removeprefix("tls.")] = parsed
-    return Tls(**fields, in_login_line=True)
+    return Tls(**fields, in_jaas_config=True)

@@ -374,7 +374,7 @@ def issue() -> Mock:
 
 def test_a_token_that_only_tasks_use_is_renewed(issue: Mock) -> None:
     hand = Hand()
-    cache = TokenCache(issue, "The service", HALF, (0.01, 0.02), hand)
+    cache = TokenCache(issue, "service", HALF, (0.01, 0.02), hand)
     assert cache.export() is None
     issue.assert_not_called()
     cache.fetch(after())
@@ -394,7 +394,7 @@ def test_a_token_that_only_tasks_use_is_renewed(issue: Mock) -> None:
 
 def test_a_service_that_is_down_gets_no_request_for_each_batch(issue: Mock) -> None:
     hand = Hand()
-    cache = TokenCache(issue, "The service", HALF, (60.0, 60.0), hand)
+    cache = TokenCache(issue, "service", HALF, (60.0, 60.0), hand)
     cache.fetch(after())
     issue.side_effect = BrokerUnavailable("The service is down.")
     turn(hand, cache, 999.5)
@@ -406,7 +406,7 @@ def test_a_service_that_is_down_gets_no_request_for_each_batch(issue: Mock) -> N
 
 
 def test_a_thread_that_cannot_start_does_not_end_the_requests_for_good(issue: Mock) -> None:
-    cache = TokenCache(issue, "The service", RefreshWindow(), (0.01, 0.02))
+    cache = TokenCache(issue, "service", RefreshWindow(), (0.01, 0.02))
     no_thread = patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread"))
     with no_thread, pytest.raises(BrokerUnavailable, match=r"can't start new thread.*limit of threads"):
         cache.fetch(after())
@@ -423,7 +423,7 @@ def test_a_lifetime_counts_from_the_request_and_not_from_a_late_answer() -> None
         hand.now += 8.0
         return IssuedToken("token", 10.0)
 
-    cache = TokenCache(slow, "The service", RefreshWindow(), (60.0, 60.0), hand)
+    cache = TokenCache(slow, "service", RefreshWindow(), (60.0, 60.0), hand)
     assert cache.fetch(after()) == "token"
     hand.now += 1.5
     assert cache.export() is None
@@ -452,7 +452,7 @@ def test_the_certificate_of_the_endpoint_must_be_trusted_and_the_error_has_reaso
 ) -> None:
     Authority(tmp_path, "other")
     authority = Authority(tmp_path, "ca")
-    tls = Tls(ca_file=ca and str(tmp_path / ca), in_login_line=True)
+    tls = Tls(ca_file=ca and str(tmp_path / ca), in_jaas_config=True)
     rejected = pytest.raises(AuthenticationFailed, match=says)
     with running(authority.issue(host, file="server.pem", ends=ends)) as service, rejected as refused:
         fetched(service.client(tls=tls))
@@ -464,7 +464,7 @@ def test_the_certificate_of_the_endpoint_must_be_trusted_and_the_error_has_reaso
 def test_an_endpoint_that_rejects_the_clients_certificate_is_an_error_that_names_the_keystore(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     # With TLS 1.3 the alert comes after the handshake, and the end of the connection may be faster.
-    tls = Tls(ca_file=str(authority.file), versions=("TLSv1.2",), in_login_line=True)
+    tls = Tls(ca_file=str(authority.file), versions=("TLSv1.2",), in_jaas_config=True)
     accepted = dataclasses.replace(tls, key_file=str(authority.issue("client", file="client.pem")))
     rejected = dataclasses.replace(tls, key_file=str(other.issue("client", file="other-client.pem")))
     with running(authority.issue("127.0.0.1", file="server.pem"), clients_of=authority.file) as service:
@@ -505,7 +505,7 @@ def test_a_secret_that_leaves_the_machine_unencrypted_is_warned_of(caplog: pytes
     assert not caplog.messages
     for host in ("localhost.example.com", "127.example.com"):
         token_cache_of(TokenService(url=f"http://{host}").client())
-        assert f"The token endpoint http://{host}/token is not https: the client secret is sent" in caplog.messages[-1]
+        assert f"token endpoint http://{host}/token is not https: the client secret is sent" in caplog.messages[-1]
 
 
 def test_requests_go_through_the_proxy_of_the_environment_which_sees_no_secret_of_https(
@@ -519,7 +519,7 @@ def test_requests_go_through_the_proxy_of_the_environment_which_sees_no_secret_o
     monkeypatch.setattr("spark_group_source.auth.oauth.http_post.is_local", lambda url: False)
     fetched(service.client(endpoint="http://login.example.com/t"))
     with running(authority.issue("127.0.0.1", file="server.pem")) as secure:
-        assert fetched(secure.client(tls=Tls(ca_file=str(authority.file), in_login_line=True)))
+        assert fetched(secure.client(tls=Tls(ca_file=str(authority.file), in_jaas_config=True)))
         assert "Authorization" in secure.requests[0].headers
     plain, tunnel = service.requests
     assert (plain.path, tunnel.path) == ("http://login.example.com/t", secure.url.removeprefix("https://"))

@@ -53,7 +53,7 @@ def wire(given: dict[str, str]) -> tuple[TlsLayer | None, SignIn | None]:
     return made.tls, made.sasl
 
 
-def test_credentials_are_a_java_login_line_or_two_options() -> None:
+def test_credentials_are_a_jaas_config_or_two_options() -> None:
     assert wire(GOOD | {"kafka.security.protocol": "plaintext"}) == wire(GOOD) == (None, None)
     sasl = Sasl("SCRAM-SHA-512", "alice", Secret("s3cret"))
     assert wire(ALICE) == (None, sasl)

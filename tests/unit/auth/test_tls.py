@@ -229,7 +229,7 @@ def test_a_context_is_kept_until_its_files_are_usable(authority: Authority, capl
     assert certificates.ssl_context(settings) is second
     file.unlink()
     assert certificates.ssl_context(settings) is second
-    warning = "certificate files are unusable; keeping the certificates read before"
+    warning = "cannot use the certificate files, still using the certificates read before"
     assert caplog.text.count(warning) == 1
     certificates._warnings.clear()  # as after a minute
     assert certificates.ssl_context(settings) is second

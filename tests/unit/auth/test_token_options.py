@@ -83,7 +83,7 @@ def test_java_options_reach_the_token_provider(authority: Authority) -> None:
     java |= {f"kafka.sasl.login.refresh.{name}": text for name, text in of_window.items()}
     claims = {"header.urlencode": "true", "sub.claim.name": "azp", "scope.claim.name": "scp"}
     java |= {f"kafka.sasl.oauthbearer.{name}": text for name, text in claims.items()}
-    tls = Tls(ca_file=str(authority.file), in_login_line=True)
+    tls = Tls(ca_file=str(authority.file), in_jaas_config=True)
     extensions = (("identityPoolId", "pool-1"), ("logicalCluster", "lkc-1"))
     header, times, window = True, (1.0, 2.0, 0.3, 4.0), RefreshWindow(0.75, 0.1, 30.0, 120.0)
     assert provider(ENDPOINT | java | line(login)) == ClientCredentials(
@@ -91,8 +91,8 @@ def test_java_options_reach_the_token_provider(authority: Authority) -> None:
     )
 
 
-def test_options_take_precedence_over_the_login_line_as_in_java() -> None:
-    plain = ClientCredentials(URL, "orders", Secret("s3cret"), Tls(in_login_line=True))
+def test_options_take_precedence_over_the_jaas_config_as_in_java() -> None:
+    plain = ClientCredentials(URL, "orders", Secret("s3cret"), Tls(in_jaas_config=True))
     assert provider(CLIENT) == plain
     assert provider(CLIENT | {SECRET: " s3cret\n"}) == plain
     assert provider(CLIENT | line("")) == plain
@@ -140,7 +140,7 @@ def test_both_forms_of_javas_library_sign_tokens_with_and_without_its_classes() 
         assert provider(given) == signer()
 
 
-def test_the_login_line_names_a_profile_or_a_role() -> None:
+def test_the_jaas_config_names_a_profile_or_a_role() -> None:
     assert provider(iam('awsProfileName="orders"')) == signer(profile="orders")
     assert provider(iam("awsDebugCreds=true")) == signer(log_identity=True)
     assert provider(iam('awsDebugCreds="false" awsAddDefaultProviders="false"')) == signer()
