@@ -24,7 +24,8 @@ from spark_group_source.group.current_coordinator import CurrentCoordinator
 from spark_group_source.group.error_actions import ErrorAction, error_action, fatal
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.timings import Timings
-from spark_group_source.wire.cluster import MIN_BROKER_TIMEOUT, Cluster
+from spark_group_source.wire.any_broker import MIN_BROKER_TIMEOUT
+from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.waiting import Interrupted
 

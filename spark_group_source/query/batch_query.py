@@ -23,7 +23,8 @@ from spark_group_source.query.permissions import TopicPermissions
 from spark_group_source.query.start_specs import check_names, raise_or_clamp, resolve_spec
 from spark_group_source.query.topic_validator import TopicValidator
 from spark_group_source.text import names, some
-from spark_group_source.wire.cluster import MIN_BROKER_TIMEOUT, Cluster
+from spark_group_source.wire.any_broker import MIN_BROKER_TIMEOUT
+from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
 from spark_group_source.wire.metadata import Topic, partitions_of

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -14,49 +13,28 @@ from spark_group_source.clock import Backoff, Deadline, monotonic
 from spark_group_source.errors import (
     GROUP_AUTHORIZATION_FAILED,
     TOPIC_AUTHORIZATION_FAILED,
-    AuthenticationFailed,
-    BrokerUnavailable,
     DeadlineExceeded,
     GroupError,
-    GroupSourceError,
-    OtherCluster,
-    ProtocolError,
     describe_error_code,
 )
 from spark_group_source.wire import versions, waiting
+from spark_group_source.wire.any_broker import MIN_BROKER_TIMEOUT, AnyBroker, Candidate
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.connections import Connections
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.metadata import Broker, Metadata, Topic, build_request, check_response, parse_response
 from spark_group_source.wire.reachability import FIRST_PATIENCE, SERVERS, Address
-from spark_group_source.wire.waiting import Result
 from spark_group_source.wire.wire_options import WireOptions
 
 READ, DESCRIBE = 3, 8
 """Operations on a topic: org.apache.kafka.common.acl.AclOperation. READ implies DESCRIBE."""
 
 GROUP = 0
-MIN_BROKER_TIMEOUT = 1.0
-"""Minimum seconds that each broker gets for a request that any broker can answer, if that leaves others as much."""
-
 # UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
 _RETRIABLE_COORDINATOR_ERRORS = {-1, 7, 14, 15, 16}
 
 KEEP_TOPICS = 600.0
 """How many seconds the metadata of a topic is kept after the last request for the topic."""
-
-_UNREACHABLE = "Check 'kafka.bootstrap.servers', and that this machine can reach the addresses that brokers advertise."
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A server for a request that any broker can answer."""
-
-    address: Address
-    connect: Callable[[Deadline], Connection]
-
-    def failures(self) -> int:
-        return SERVERS.failures(self.address)
 
 
 class Cluster:
@@ -72,8 +50,11 @@ class Cluster:
         self, options: WireOptions, auth_retry_timeout: float = 0.0, identity: ClusterIdentity | None = None
     ) -> None:
         self.options = options
-        self.identity = identity or ClusterIdentity()
-        self._connections = Connections(options, auth_retry_timeout, self.identity)
+        if identity is None:
+            identity = ClusterIdentity()
+        self.identity = identity
+        self._connections = Connections(options, auth_retry_timeout, identity)
+        self._any_broker = AnyBroker(options, self._candidates)
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, Topic] = {}
         self._requested_at: dict[str, float] = {}
@@ -84,17 +65,28 @@ class Cluster:
         Raises:
             BrokerUnavailable: no broker responded before the deadline.
         """
-        found = self._call_any_broker(
+        found = self._any_broker.call(
             "MetadataRequest", lambda connection, turn: self.request_metadata(connection, topics, turn), deadline
         )
         self._brokers = dict(found.brokers)
         self._connections.close_retired(self._brokers.keys())
         now = monotonic()
-        self._requested_at.update(dict.fromkeys(topics or (), now))
-        self._requested_at = {name: at for name, at in self._requested_at.items() if now - at <= KEEP_TOPICS}
-        # The lookup of a pattern lists every topic of the cluster. Only topics that a query reads are kept.
-        self._topics = {n: topic for n, topic in {**self._topics, **found.topics}.items() if n in self._requested_at}
+        if topics is not None:
+            self._requested_at.update(dict.fromkeys(topics, now))
+        self._keep(found, now)
         return found
+
+    def _keep(self, found: Metadata, now: float) -> None:
+        """Keeps topics that a query reads, until :data:`KEEP_TOPICS` after its last request for them."""
+        for name, requested_at in list(self._requested_at.items()):
+            if now - requested_at > KEEP_TOPICS:
+                del self._requested_at[name]
+        kept: dict[str, Topic] = {}
+        # The lookup of a pattern lists every topic of the cluster, also those that no query reads.
+        for name, topic in {**self._topics, **found.topics}.items():
+            if name in self._requested_at:
+                kept[name] = topic
+        self._topics = kept
 
     def metadata_from(self, broker_id: int, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
         """Requests the metadata of these topics, or of all, from one broker. Leaves the kept metadata as it is.
@@ -116,11 +108,7 @@ class Cluster:
     def _send_metadata(self, connection: Connection, request: Any, deadline: Deadline) -> Any:
         response = connection.call(request, deadline)
         check_response(response)
-        try:
-            self.identity.check(response.cluster_id, str(connection))
-        except OtherCluster:
-            connection.reject()
-            raise
+        self._connections.check_cluster(connection, response.cluster_id)
         return response
 
     def may_read(self, topics: Collection[str], deadline: Deadline) -> dict[str, bool]:
@@ -133,14 +121,15 @@ class Cluster:
         def ask(connection: Connection, turn: Deadline) -> Any:
             return self._send_metadata(connection, build_request(topics, with_permissions=True), turn)
 
-        response = self._call_any_broker("MetadataRequest", ask, deadline)
+        response = self._any_broker.call("MetadataRequest", ask, deadline)
         self.invalidate_topics(topics)  # the kept metadata may say that a topic may not be described
         permitted: dict[str, bool] = {}
         for topic in response.topics:
+            operations = topic.authorized_operations
             if topic.error_code == TOPIC_AUTHORIZATION_FAILED:
                 permitted[topic.name] = False
-            elif not topic.error_code and DESCRIBE in (topic.authorized_operations or ()):
-                permitted[topic.name] = READ in topic.authorized_operations
+            elif not topic.error_code and operations and DESCRIBE in operations:
+                permitted[topic.name] = READ in operations
         return permitted
 
     def broker_ids(self) -> list[int]:
@@ -154,9 +143,16 @@ class Cluster:
             BrokerUnavailable: no broker responded before the deadline.
         """
         self._requested_at.update(dict.fromkeys(names, monotonic()))
-        if fresh or any(name not in self._topics for name in names):
+        if fresh or set(names) - self._topics.keys():
             self.metadata(names, deadline)
-        return {name: self._topics[name] for name in names if name in self._topics}
+        return self._kept(names)
+
+    def _kept(self, names: Iterable[str]) -> dict[str, Topic]:
+        kept: dict[str, Topic] = {}
+        for name in names:
+            if name in self._topics:
+                kept[name] = self._topics[name]
+        return kept
 
     def invalidate_topics(self, names: Iterable[str]) -> None:
         """Makes the next call of :meth:`topics` request the metadata of these topics again."""
@@ -175,10 +171,12 @@ class Cluster:
             request = FindCoordinatorRequest(key=group_id, key_type=GROUP, coordinator_keys=[group_id])
             return connection.call(request, turn)
 
-        backoff = self._backoff()
+        backoff = Backoff(self.options.retry_backoff, self.options.retry_backoff_max)
         while True:
-            response = self._call_any_broker("FindCoordinatorRequest", ask, deadline)
-            coordinator = response.coordinators[0] if response.coordinators else response
+            response = self._any_broker.call("FindCoordinatorRequest", ask, deadline)
+            coordinator = response  # of versions before 4, which look up one group
+            if response.coordinators:
+                coordinator = response.coordinators[0]
             error_code = coordinator.error_code
             if not error_code:
                 broker = Broker(coordinator.node_id, coordinator.host, coordinator.port)
@@ -207,27 +205,37 @@ class Cluster:
     def failures(self, broker_id: int) -> int:
         """Returns how many connections to this broker have failed in a row, of all connections of this process."""
         broker = self._brokers.get(broker_id)
-        return 0 if broker is None else SERVERS.failures((broker.host, broker.port))
+        if broker is None:
+            return 0
+        return SERVERS.failures((broker.host, broker.port))
 
     def patience(self, broker_id: int) -> float:
         """Returns how many seconds a new connection to this broker may take while requests to others wait for it."""
         broker = self._brokers.get(broker_id)
-        return FIRST_PATIENCE if broker is None else SERVERS.patience((broker.host, broker.port))
+        if broker is None:
+            return FIRST_PATIENCE
+        return SERVERS.patience((broker.host, broker.port))
 
     def is_connected(self, broker_id: int, purpose: str = "") -> bool:
         """Whether a connection to this broker is open, as far as this host knows."""
         connection = self._connections.get(broker_id, purpose)
-        return connection is not None and (connection.in_flight > 0 or connection.is_reusable())
+        if connection is None:
+            return False
+        return connection.in_flight > 0 or connection.is_reusable()
 
     def throttle_remaining(self, broker_id: int, purpose: str = "") -> float:
         """Returns the seconds until this broker reads again from its connection for this purpose."""
         connection = self._connections.get(broker_id, purpose)
-        return 0.0 if connection is None else connection.throttle_remaining
+        if connection is None:
+            return 0.0
+        return connection.throttle_remaining
 
     def supports(self, broker_id: int, api_key: int, version: int, purpose: str = "") -> bool:
         """Whether this broker supports this version of a request; false without a connection for this purpose."""
         connection = self._connections.get(broker_id, purpose)
-        return connection is not None and versions.supports(connection.supported, api_key, version)
+        if connection is None:
+            return False
+        return versions.supports(connection.supported, api_key, version)
 
     def lacks(self) -> list[str]:
         """What one of the connected brokers lacks, for the log."""
@@ -247,51 +255,7 @@ class Cluster:
         self._brokers.clear()
         self._topics.clear()
 
-    def _call_any_broker(self, name: str, ask: Callable[[Connection, Deadline], Result], deadline: Deadline) -> Result:
-        """Returns the first result of any broker. Tries all known brokers in turn, with backoff, until the deadline.
-
-        Each broker gets an equal part of the time left, so that a silent broker leaves time for the others. A response
-        that ``ask`` rejects counts as a failure. What one broker says about the sign-in, TLS or the protocol is about
-        that broker: it is final once all brokers say so, or no other has answered at the deadline.
-
-        Args:
-            name: names the request in the error.
-        """
-        backoff = self._backoff()
-        reported: list[GroupSourceError] = []
-        rejection: AuthenticationFailed | None = None
-        while True:
-            errors: list[GroupSourceError] = []
-            if found := self._call_each(ask, deadline, errors):
-                return found[0]
-            rejection = rejection or _first_rejection(errors)
-            if all(isinstance(error, (ProtocolError, AuthenticationFailed)) for error in errors):
-                raise rejection or errors[0]
-            # A last pass that the deadline cuts short has fewer errors to report than the one before.
-            reported = max(errors, reported, key=len)
-            seconds = backoff.next()
-            if deadline.remaining() <= seconds:
-                if rejection is not None:
-                    raise rejection
-                raise _no_answer(name, reported) from reported[0]
-            waiting.sleep(seconds, deadline)
-
-    def _call_each(
-        self, ask: Callable[[Connection, Deadline], Result], deadline: Deadline, errors: list[GroupSourceError]
-    ) -> list[Result]:
-        """One pass: returns the first result, or none at all, and adds the errors of the candidates before it."""
-        candidates = self._candidates()
-        for tried, candidate in enumerate(candidates):
-            turn = _turn(deadline, len(candidates) - tried, self._least(candidate))
-            if errors and turn.expired():
-                break
-            try:
-                return [ask(candidate.connect(turn), turn.at_most(self.options.request_timeout))]
-            except (BrokerUnavailable, DeadlineExceeded, ProtocolError, AuthenticationFailed) as error:
-                errors.append(error)
-        return []
-
-    def _candidates(self) -> list[_Candidate]:
+    def _candidates(self) -> list[Candidate]:
         """Returns the servers to ask, in the order of the tries.
 
         Connected brokers come first, then known brokers, then bootstrap servers; of each kind, those that failed least.
@@ -300,60 +264,40 @@ class Cluster:
         KIP-899).
         """
         known = [self._known(broker_id) for broker_id in sorted(self._brokers, key=self._preference)]
-        addresses = {candidate.address for candidate in known}
-        servers = [server for server in self.options.bootstrap_servers if server not in addresses]
-        servers.sort(key=SERVERS.failures)  # of equals the first one that the option names
-        candidates = known + [_Candidate(each, partial(self._connections.to_bootstrap, *each)) for each in servers]
-        bootstrap = [each for each in candidates[1:] if each.address in self.options.bootstrap_servers]
-        if known and bootstrap:
-            second = min(bootstrap, key=_Candidate.failures)
+        candidates = known + self._unknown_servers({candidate.address for candidate in known})
+        if not known:
+            return candidates
+        second = self._next_bootstrap(candidates[1:])
+        if second is not None:
             candidates.remove(second)
             candidates.insert(1, second)
         return candidates
 
-    def _least(self, candidate: _Candidate) -> float:
-        """The minimum seconds of a turn. If a bootstrap server needs more for TLS, the sign-in and its answer, it gets
-        more the next time."""
-        is_bootstrap = candidate.address in self.options.bootstrap_servers
-        return SERVERS.patience(candidate.address) if is_bootstrap else MIN_BROKER_TIMEOUT
+    def _unknown_servers(self, known: Collection[Address]) -> list[Candidate]:
+        """The bootstrap servers that are no known brokers, those that failed least first."""
+        servers = []
+        for host, port in self.options.bootstrap_servers:
+            if (host, port) not in known:
+                servers.append(Candidate((host, port), partial(self._connections.to_bootstrap, host, port)))
+        servers.sort(key=Candidate.failures)  # of equals the first one that the option names
+        return servers
 
-    def _known(self, broker_id: int) -> _Candidate:
+    def _next_bootstrap(self, candidates: Iterable[Candidate]) -> Candidate | None:
+        """The bootstrap server that failed least, of several the first one; ``None`` if there is none."""
+        bootstrap = [each for each in candidates if each.address in self.options.bootstrap_servers]
+        return min(bootstrap, key=Candidate.failures, default=None)
+
+    def _known(self, broker_id: int) -> Candidate:
         broker = self._brokers[broker_id]
-        return _Candidate((broker.host, broker.port), partial(self.connection, broker_id))
+        return Candidate((broker.host, broker.port), partial(self.connection, broker_id))
 
     def _preference(self, broker_id: int) -> tuple[bool, int, float]:
         return not self.is_connected(broker_id), self.failures(broker_id), random.random()
 
-    def _backoff(self) -> Backoff:
-        return Backoff(self.options.retry_backoff, self.options.retry_backoff_max)
-
-
-def _first_rejection(errors: Iterable[GroupSourceError]) -> AuthenticationFailed | None:
-    return next((error for error in errors if isinstance(error, AuthenticationFailed)), None)
-
-
-def _turn(deadline: Deadline, left: int, least: float) -> Deadline:
-    """The time of the next of ``left`` candidates: an equal part, or the ``least``, but only half if others wait."""
-    if left == 1:
-        return deadline
-    remaining = deadline.remaining()
-    return deadline.at_most(max(remaining / left, min(least, remaining / 2)))
-
-
-def _no_answer(request: str, errors: Sequence[GroupSourceError]) -> BrokerUnavailable:
-    """The error if no broker answered: another cluster that did is more likely the cause than silence."""
-    happened = f"No Kafka broker answered {request}: {' '.join(each.happened for each in errors)}"
-    for error in errors:
-        if isinstance(error, OtherCluster):
-            return OtherCluster(happened, error.action)
-    return BrokerUnavailable(happened, next((each.action for each in errors if each.action), _UNREACHABLE))
-
 
 def _coordinator_error(group_id: str, error_code: int) -> GroupError:
-    action = (
-        "Grant the principal READ on the group."
-        if error_code == GROUP_AUTHORIZATION_FAILED
-        else "Check 'kafka.group.id' and the brokers' logs."
-    )
+    action = "Check 'kafka.group.id' and the brokers' logs."
+    if error_code == GROUP_AUTHORIZATION_FAILED:
+        action = "Grant the principal READ on the group."
     happened = f"The lookup of the coordinator of group '{group_id}' failed: {describe_error_code(error_code)}."
     return GroupError(happened, action, error_code=error_code)

@@ -41,7 +41,9 @@ class Connections:
     def get(self, broker_id: int, purpose: str) -> Connection | None:
         """Returns the connection to a broker, if it was not closed here. The broker may have closed it."""
         connection = self._by_purpose.get((broker_id, purpose))
-        return None if connection is None or connection.closed else connection
+        if connection is None or connection.closed:
+            return None
+        return connection
 
     def to_broker(self, broker_id: int, broker: Broker | None, purpose: str, deadline: Deadline) -> Connection:
         """Returns the open connection to a broker, or opens one. ``broker`` is ``None`` if metadata does not name it.
@@ -52,8 +54,7 @@ class Connections:
         """
         kept = self._by_purpose.get((broker_id, purpose))
         if kept is not None:
-            moved = broker is not None and (broker.host, broker.port) != (kept.host, kept.port)
-            if not moved and self._is_reusable(kept):
+            if not _has_moved(kept, broker) and self._is_reusable(kept):
                 return kept
             kept.close()
         if broker is None:
@@ -64,11 +65,14 @@ class Connections:
 
     def to_bootstrap(self, host: str, port: int, deadline: Deadline) -> Connection:
         """Returns the open connection to a bootstrap server, or opens one. Raises what :meth:`to_broker` does."""
-        names = resolver.canonical_names(host, deadline) if self._options.canonical_bootstrap else [host]
+        names = [host]
+        if self._options.canonical_bootstrap:
+            names = resolver.canonical_names(host, deadline)
         kept = self._bootstrap
-        if kept is not None and kept.host in names and kept.port == port and self._is_reusable(kept):
-            return kept
         if kept is not None:
+            is_requested = kept.host in names and kept.port == port
+            if is_requested and self._is_reusable(kept):
+                return kept
             kept.close()
         # Callers retry until a broker responds, so each name gets its turn.
         name = min(names, key=lambda name: (SERVERS.failures((name, port)), random.random()))
@@ -81,16 +85,32 @@ class Connections:
         SERVERS.record_success((host, port))
         return self._bootstrap
 
+    def check_cluster(self, connection: Connection, reported: str | None) -> None:
+        """Checks the cluster id that the broker at the other end of a connection has reported, ``None`` for none.
+
+        Raises:
+            OtherCluster: the broker belongs to another cluster; the connection is closed.
+        """
+        try:
+            self._identity.check(reported, str(connection))
+        except OtherCluster:
+            connection.reject()
+            raise
+
     def close_retired(self, known: Collection[int]) -> None:
         """Closes the connections that brokers outside ``known`` have ended, because no request to them follows."""
-        for key, connection in list(self._by_purpose.items()):
-            if key[0] not in known and not connection.in_flight and not connection.is_reusable():
-                connection.close()
-                del self._by_purpose[key]
+        for (broker_id, purpose), connection in list(self._by_purpose.items()):
+            if broker_id in known or connection.in_flight or connection.is_reusable():
+                continue
+            connection.close()
+            del self._by_purpose[broker_id, purpose]
 
     def lacks(self) -> list[str]:
         """What one of the connected brokers lacks, for the log."""
-        return list(dict.fromkeys(each for kept in self._all() for each in versions.lacks(kept.supported)))
+        lacking: dict[str, None] = {}
+        for kept in self._all():
+            lacking |= dict.fromkeys(versions.lacks(kept.supported))
+        return list(lacking)
 
     def release_buffers(self) -> None:
         """Frees the receive buffers of all connections; the connections stay open."""
@@ -113,14 +133,16 @@ class Connections:
         try:
             limit = deadline.at_most(self._reconnect_backoff.connect_timeout(address))
             opened = Connection.open(host, port, self._options, limit, broker_id)
-            self._check_cluster(opened, limit)
+            self._ask_for_cluster(opened, limit)
         except AuthenticationFailed as error:
             rejection = self._rejected(address, error)
             if rejection is error:
                 raise
             raise rejection from error
         except RetriableError as error:
-            failure = error if broker_id is None else _with_hint(error)
+            failure = error
+            if broker_id is not None:
+                failure = _with_hint(error)
             self._reconnect_backoff.record_failure(address, failure)
             SERVERS.record_failure(address)
             if failure is error:
@@ -131,37 +153,51 @@ class Connections:
         self._rejections.record_success()
         return opened
 
-    def _check_cluster(self, opened: Connection, deadline: Deadline) -> None:
+    def _ask_for_cluster(self, opened: Connection, deadline: Deadline) -> None:
         """Checks a new connection before any other request is sent over it: a commit must not reach another cluster.
 
         Raises:
-            OtherCluster: the broker belongs to another cluster; the connection is closed.
+            OtherCluster: as :meth:`check_cluster`.
         """
         try:
-            self._identity.check(opened.request_cluster_id(deadline), str(opened))
-        except OtherCluster:
-            opened.reject()
-            raise
+            self.check_cluster(opened, opened.request_cluster_id(deadline))
         except BaseException:
             opened.close()
             raise
 
     def _rejected(self, address: Address, error: AuthenticationFailed) -> GroupSourceError:
         """The error of a rejection by this broker: retriable, unless these settings are wrong."""
-        responded = [each.responded_at for each in self._all() if each.responded_at is not None]
         try:
-            retriable = self._rejections.as_retriable(error, max(responded, default=None))
+            retriable = self._rejections.as_retriable(error, self._last_response_at())
         except AuthenticationFailed as final:
             self._reconnect_backoff.record_rejection(address, final)
             return final
         self._reconnect_backoff.record_failure(address, retriable)
         return retriable
 
+    def _last_response_at(self) -> float | None:
+        last: float | None = None
+        for connection in self._all():
+            at = connection.responded_at
+            if at is not None and (last is None or at > last):
+                last = at
+        return last
+
     def _all(self) -> list[Connection]:
-        return [*self._by_purpose.values(), *filter(None, [self._bootstrap])]
+        connections = list(self._by_purpose.values())
+        if self._bootstrap is not None:
+            connections.append(self._bootstrap)
+        return connections
 
     def _is_reusable(self, kept: Connection) -> bool:
         return kept.is_reusable() and monotonic() - kept.used_at <= self._options.max_idle
+
+
+def _has_moved(connection: Connection, broker: Broker | None) -> bool:
+    """Whether metadata names another address for the broker of this connection."""
+    if broker is None:
+        return False
+    return (broker.host, broker.port) != (connection.host, connection.port)
 
 
 _ADVERTISED = "The brokers advertise this address (advertised.listeners): this machine must be able to reach it."
@@ -171,4 +207,7 @@ def _with_hint(error: RetriableError) -> RetriableError:
     """The failure of a connection to an address that no option names. Users look for it in their own settings."""
     if isinstance(error, OtherCluster):
         return error
-    return type(error)(error.happened, " ".join(filter(None, [error.action, _ADVERTISED])))
+    action = _ADVERTISED
+    if error.action:
+        action = f"{error.action} {_ADVERTISED}"
+    return type(error)(error.happened, action)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,27 +45,43 @@ def epoch_end_offsets(
     Raises:
         TopicError: the principal may not describe a topic.
     """
-    leader_epochs = {
-        tp: topics[tp.topic].epochs.get(tp.partition, UNKNOWN_EPOCH) for tp in epochs if tp.topic in topics
-    }
-    # The metadata is older than the epoch: its leader may be deposed, and would confirm its own log.
-    end_offsets = {
-        tp: EpochEndOffset(leader_epoch, UNDEFINED_EPOCH_OFFSET)
-        for tp, leader_epoch in leader_epochs.items()
-        if UNKNOWN_EPOCH < leader_epoch < epochs[tp]
-    }
-    to_ask = {tp: epochs[tp] for tp in leader_epochs if tp not in end_offsets}
+    leader_epochs: dict[TopicPartition, int] = {}
+    end_offsets: dict[TopicPartition, EpochEndOffset] = {}
+    to_ask: dict[TopicPartition, int] = {}
+    for tp, epoch in epochs.items():
+        if tp.topic not in topics:
+            continue
+        leader_epoch = topics[tp.topic].epochs.get(tp.partition, UNKNOWN_EPOCH)
+        leader_epochs[tp] = leader_epoch
+        if UNKNOWN_EPOCH < leader_epoch < epoch:
+            # The metadata is older than the epoch. The leader that it names may have been deposed, and would confirm
+            # its own diverged log.
+            end_offsets[tp] = EpochEndOffset(leader_epoch, UNDEFINED_EPOCH_OFFSET)
+        else:
+            to_ask[tp] = epoch
     responses, errors = send_to_leaders(
         cluster, topics, to_ask, lambda part: _leader_epoch_request(part, leader_epochs), deadline
     )
-    for tp in (tp for tp, error in errors.items() if isinstance(error, UnsupportedRequest)):
-        end_offsets[tp] = EpochEndOffset(leader_epochs[tp], UNCHECKED)
+    for tp, error in errors.items():
+        if isinstance(error, UnsupportedRequest):
+            end_offsets[tp] = EpochEndOffset(leader_epochs[tp], UNCHECKED)
+    end_offsets |= _end_offsets_in(responses, leader_epochs)
+    return end_offsets
+
+
+def _end_offsets_in(responses: Iterable[Any], leader_epochs: Offsets) -> dict[TopicPartition, EpochEndOffset]:
+    """The end offsets in these responses, without the partitions that have a retriable error.
+
+    Raises:
+        TopicError: an error of a partition is not retriable.
+    """
+    end_offsets: dict[TopicPartition, EpochEndOffset] = {}
     for response in responses:
         for topic in response.topics:
             for partition in topic.partitions:
                 tp = TopicPartition(topic.topic, partition.partition)
                 if partition.error_code:
-                    partition_error(tp, partition.error_code)
+                    partition_error(tp, partition.error_code)  # raises if a retry cannot help
                 else:
                     end_offsets[tp] = EpochEndOffset(leader_epochs[tp], partition.end_offset)
     return end_offsets

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spark_group_source.clock import Deadline
@@ -69,20 +69,32 @@ def send_to_leaders(
     """
     by_leader, errors = _group_by_leader(topics, values)
     sent: list[tuple[Connection, dict[TopicPartition, int]]] = []
-    responses = []
     leaders = sorted(by_leader, key=lambda leader: (not cluster.is_connected(leader, purpose), leader))
-    for left, leader in zip(range(len(leaders), 0, -1), leaders, strict=True):
+    for tried, leader in enumerate(leaders):
         part = by_leader[leader]
+        shares = len(leaders) - tried
+        if sent:
+            shares += 1  # for the responses
         try:
-            share = deadline.at_most(deadline.remaining() / (left + bool(sent)))
+            share = deadline.at_most(deadline.remaining() / shares)
             connection = cluster.connection(leader, share, purpose)
             connection.send(build_request(part), share)
             sent.append((connection, part))
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
             errors |= dict.fromkeys(part, error)
+    responses, unanswered = _receive_each(sent, deadline, cluster.options.request_timeout)
+    return responses, errors | unanswered
+
+
+def _receive_each(
+    sent: Iterable[tuple[Connection, Offsets]], deadline: Deadline, request_timeout: float
+) -> tuple[list[Any], PartitionErrors]:
+    """The responses to the requests that were sent over these connections, and the errors of the others' partitions."""
+    responses = []
+    errors: PartitionErrors = {}
     for connection, part in sent:
         try:
-            responses.append(connection.receive(deadline.at_most(cluster.options.request_timeout)))
+            responses.append(connection.receive(deadline.at_most(request_timeout)))
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
             errors |= dict.fromkeys(part, error)
     return responses, errors
@@ -91,13 +103,14 @@ def send_to_leaders(
 def partition_error(tp: TopicPartition, error_code: int) -> GroupSourceError:
     """The error of one partition for a later retry; raises it if a retry cannot help."""
     happened = f"The offset lookup of {tp} failed: {describe_error_code(error_code)}."
-    if error_code in HEALED_BY_NEW_METADATA and error_code != UNKNOWN_TOPIC_OR_PARTITION:
-        # Retriable after the deadline too: a query survives an election, however long it takes.
-        return BrokerUnavailable(happened)
     if error_code == UNKNOWN_TOPIC_OR_PARTITION:
         return TopicError(happened, _CHECK_TOPIC, error_code=error_code)
-    unauthorized = error_code == TOPIC_AUTHORIZATION_FAILED
-    action = "Grant the principal DESCRIBE on the topic." if unauthorized else "Check the log of the broker."
+    if error_code in HEALED_BY_NEW_METADATA:
+        # Retriable after the deadline too: a query survives an election, however long it takes.
+        return BrokerUnavailable(happened)
+    action = "Check the log of the broker."
+    if error_code == TOPIC_AUTHORIZATION_FAILED:
+        action = "Grant the principal DESCRIBE on the topic."
     raise TopicError(happened, action, error_code=error_code, topics=[tp.topic])
 
 
@@ -109,13 +122,23 @@ def _group_by_leader(
     by_leader: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
     for tp, value in values.items():
         topic = topics.get(tp.topic)
-        leader = topic.partitions.get(tp.partition) if topic else None
-        if leader is not None:
-            by_leader[leader][tp] = value
-        elif topic is not None and topic.error not in (0, UNKNOWN_TOPIC_OR_PARTITION):
-            errors[tp] = partition_error(tp, topic.error)
-        elif topic is None or tp.partition not in topic.partitions:
-            errors[tp] = TopicError(f"{tp} does not exist.", _CHECK_TOPIC, error_code=UNKNOWN_TOPIC_OR_PARTITION)
+        leader = None
+        if topic is not None:
+            leader = topic.partitions.get(tp.partition)
+        if leader is None:
+            errors[tp] = _without_leader(tp, topic)
         else:
-            errors[tp] = BrokerUnavailable(f"{tp} has no leader.")
+            by_leader[leader][tp] = value
     return by_leader, errors
+
+
+def _without_leader(tp: TopicPartition, topic: Topic | None) -> GroupSourceError:
+    """The error of a partition without a leader in the metadata. Raises as :func:`partition_error`."""
+    unknown = TopicError(f"{tp} does not exist.", _CHECK_TOPIC, error_code=UNKNOWN_TOPIC_OR_PARTITION)
+    if topic is None:
+        return unknown
+    if topic.error not in (0, UNKNOWN_TOPIC_OR_PARTITION):
+        return partition_error(tp, topic.error)
+    if tp.partition not in topic.partitions:
+        return unknown
+    return BrokerUnavailable(f"{tp} has no leader.")

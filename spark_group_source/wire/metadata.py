@@ -51,8 +51,12 @@ class Metadata:
 
     def racks(self, brokers: Iterable[int]) -> frozenset[str]:
         """Returns the racks of these brokers. Metadata leaves out a broker that is down, and so does this method."""
-        known = (self.brokers[broker].rack for broker in brokers if broker in self.brokers)
-        return frozenset(rack for rack in known if rack is not None)
+        racks: set[str] = set()
+        for broker_id in brokers:
+            broker = self.brokers.get(broker_id)
+            if broker is not None and broker.rack is not None:
+                racks.add(broker.rack)
+        return frozenset(racks)
 
 
 def partitions_of(topics: Iterable[Topic]) -> Partitions:
@@ -86,9 +90,10 @@ def check_response(response: Any) -> None:
 
 def parse_response(response: Any) -> Metadata:
     """Converts kafka-python's response."""
+    with_epochs = response.version >= versions.RELIABLE_EPOCHS
     return Metadata(
         {each.node_id: Broker(each.node_id, each.host, each.port, each.rack) for each in response.brokers},
-        {each.name: _topic(each, response.version >= versions.RELIABLE_EPOCHS) for each in response.topics},
+        {each.name: _topic(each, with_epochs) for each in response.topics},
     )
 
 
@@ -96,12 +101,18 @@ _NO_ID = UUID(int=0)
 
 
 def _topic(topic: Any, with_epochs: bool) -> Topic:
-    return Topic(
-        topic.name,
-        "" if topic.topic_id in (None, _NO_ID) else str(topic.topic_id),
-        {each.partition_index: each.leader_id if each.leader_id >= 0 else None for each in topic.partitions},
-        topic.is_internal,
-        topic.error_code,
-        {each.partition_index: each.replica_nodes for each in topic.partitions},
-        {each.partition_index: each.leader_epoch for each in topic.partitions if with_epochs},
-    )
+    topic_id = str(topic.topic_id)
+    if topic.topic_id in (None, _NO_ID):
+        topic_id = ""
+    leaders: dict[int, int | None] = {}
+    replicas: dict[int, Sequence[int]] = {}
+    epochs: dict[int, int] = {}
+    for each in topic.partitions:
+        number = each.partition_index
+        leaders[number] = None
+        if each.leader_id >= 0:
+            leaders[number] = each.leader_id
+        replicas[number] = each.replica_nodes
+        if with_epochs:
+            epochs[number] = each.leader_epoch
+    return Topic(topic.name, topic_id, leaders, topic.is_internal, topic.error_code, replicas, epochs)

@@ -64,10 +64,11 @@ def metadata_from_each(
         brokers: the ids of those to ask; by default all.
         timeout: maximum seconds for one answer.
     """
-    asked = cluster.broker_ids() if brokers is None else brokers
-    for left, broker in zip(range(len(asked), 0, -1), asked, strict=True):
+    if brokers is None:
+        brokers = cluster.broker_ids()
+    for tried, broker in enumerate(brokers):
         answer: Metadata | GroupSourceError
-        share = min(deadline.remaining() / left, timeout)
+        share = min(deadline.remaining() / (len(brokers) - tried), timeout)
         try:
             answer = cluster.metadata_from(broker, topics, deadline.at_most(share))
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
@@ -83,30 +84,42 @@ def unknown_to_all(
     One broker may lag behind for long, so each has to answer. A caller that has no position yet leaves out ``ids``.
     """
     unknown = set(partitions)
-    answers = metadata_from_each(cluster, {tp.topic for tp in unknown}, deadline) if unknown else ()
-    for broker, answer in answers:
+    if not unknown:
+        return set()
+    if ids is None:
+        ids = {}
+    for broker, answer in metadata_from_each(cluster, {tp.topic for tp in unknown}, deadline):
         if not isinstance(answer, Metadata):
             log.info("broker %d does not say whether %s exist: %s", broker, names(unknown), answer)
             return set()
-        unknown = {tp for tp in unknown if not _knows(answer.topics.get(tp.topic), tp, (ids or {}).get(tp.topic, ""))}
-    return unknown if cluster.broker_ids() else set()
+        for tp in list(unknown):
+            topic = answer.topics.get(tp.topic)
+            if topic is not None and _knows(topic, tp.partition, ids.get(tp.topic, "")):
+                unknown.remove(tp)
+    if not cluster.broker_ids():
+        return set()
+    return unknown
 
 
-def _knows(topic: Topic | None, tp: TopicPartition, topic_id: str) -> bool:
-    if (
-        topic is None
-        or topic.error == UNKNOWN_TOPIC_OR_PARTITION
-        or (not topic.error and not may_be_same(topic_id, topic.id))
-    ):
+def _knows(topic: Topic, partition: int, topic_id: str) -> bool:
+    """Whether this metadata of a topic has the partition, or cannot tell because of another error of the topic."""
+    if topic.error == UNKNOWN_TOPIC_OR_PARTITION:
         return False
-    return bool(topic.error) or tp.partition in topic.partitions
+    if topic.error:
+        return True
+    return may_be_same(topic_id, topic.id) and partition in topic.partitions
 
 
 def known_ids(cluster: Cluster, topics: Collection[str], deadline: Deadline) -> set[tuple[str, str]]:
     """The names of these topics, each with every id under which a broker knows it."""
-    answers = metadata_from_each(cluster, topics, deadline)
-    known = [answer.topics.values() for _, answer in answers if isinstance(answer, Metadata)]
-    return {(topic.name, topic.id) for each in known for topic in each if not topic.error}
+    known: set[tuple[str, str]] = set()
+    for _, answer in metadata_from_each(cluster, topics, deadline):
+        if not isinstance(answer, Metadata):
+            continue
+        for topic in answer.topics.values():
+            if not topic.error:
+                known.add((topic.name, topic.id))
+    return known
 
 
 class EveryBroker:
@@ -128,7 +141,9 @@ class EveryBroker:
         """
         first = self._cluster.metadata(wanted, deadline)
         brokers = self._cluster.broker_ids()
-        asked = brokers if len(brokers) <= MAX_ASKED else random.sample(brokers, MAX_ASKED)
+        asked = brokers
+        if len(brokers) > MAX_ASKED:
+            asked = random.sample(brokers, MAX_ASKED)
         others: list[Mapping[str, Topic]] = []
         for broker, answer in metadata_from_each(self._cluster, wanted, deadline, asked, ANSWER_TIMEOUT):
             if isinstance(answer, Metadata):
@@ -145,25 +160,28 @@ def merge(responses: Iterable[Mapping[str, Topic]]) -> dict[str, Topic]:
     for topics in responses:
         for name, topic in topics.items():
             before = merged.get(name)
-            if before is None or not before.partitions:
-                merged[name] = topic if topic.partitions or before is None else before
-            else:
+            if before is None:
+                merged[name] = topic
+            elif before.partitions:
                 merged[name] = _with_partitions_of(topic, before)
+            elif topic.partitions:
+                merged[name] = topic
     return merged
 
 
 def _with_partitions_of(topic: Topic, before: Topic) -> Topic:
     """``before`` with the partitions of ``topic`` that it lacks, or that have a later leader epoch there."""
-
-    def is_later(number: int) -> bool:
-        # The epochs of a former topic say nothing of its successor.
-        same_topic = may_be_same(topic.id, before.id)
-        return same_topic and topic.epochs.get(number, UNKNOWN_EPOCH) > before.epochs.get(number, UNKNOWN_EPOCH)
-
-    taken = [number for number in topic.partitions if number not in before.partitions or is_later(number)]
-    return replace(
-        before,
-        partitions={**before.partitions, **{number: topic.partitions[number] for number in taken}},
-        replicas={**before.replicas, **{n: topic.replicas[n] for n in taken if n in topic.replicas}},
-        epochs={**before.epochs, **{n: topic.epochs[n] for n in taken if n in topic.epochs}},
-    )
+    partitions, replicas, epochs = dict(before.partitions), dict(before.replicas), dict(before.epochs)
+    # The epochs of a former topic say nothing of its successor.
+    same_topic = may_be_same(topic.id, before.id)
+    for number, leader in topic.partitions.items():
+        epoch = topic.epochs.get(number, UNKNOWN_EPOCH)
+        is_later = same_topic and epoch > before.epochs.get(number, UNKNOWN_EPOCH)
+        if number in before.partitions and not is_later:
+            continue
+        partitions[number] = leader
+        if number in topic.replicas:
+            replicas[number] = topic.replicas[number]
+        if number in topic.epochs:
+            epochs[number] = topic.epochs[number]
+    return replace(before, partitions=partitions, replicas=replicas, epochs=epochs)

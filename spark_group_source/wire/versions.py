@@ -93,7 +93,10 @@ def build_request(version: int = API_VERSIONS) -> Any:
 def answered_before_throttle(request: Any) -> bool:
     """Whether the response begins with a throttle time that is still to pass. In ApiVersions it comes later."""
     key, version = request.API_KEY, request.API_VERSION
-    return bool(version >= KNOWN[key][2] if key in KNOWN else key in CONSUMER_PROTOCOL)
+    if key in KNOWN:
+        _, _, with_throttle = KNOWN[key]
+        return bool(version >= with_throttle)
+    return key in CONSUMER_PROTOCOL
 
 
 def check_response(response: Any, broker: str, *, consumer_protocol: bool = False) -> Supported:
@@ -119,8 +122,10 @@ def choose(supported: Supported, key: int, broker: str, most: int | None = None)
         UnsupportedRequest: there is none.
     """
     lowest, highest, _ = KNOWN[ApiKey(key)]
+    if most is None:
+        most = highest
     least, version = supported.get(key, (0, -1))
-    version = min(version, highest if most is None else most)
+    version = min(version, most)
     if version < max(lowest, least):
         raise UnsupportedRequest(
             f"Broker {broker} supports {_range(supported, key)} of {ApiKey(key).name}Request, and this source {lowest}"
@@ -139,21 +144,35 @@ def supports(supported: Supported, key: int, version: int) -> bool:
 
 def lacks(supported: Supported) -> list[str]:
     """What the broker lacks, for the log."""
-    return [what for key, version, what in LACKS if supported[key][1] < version]
+    lacking = []
+    for key, version, what in LACKS:
+        _, highest = supported[key]
+        if highest < version:
+            lacking.append(what)
+    return lacking
 
 
 def _range(supported: Supported, key: int) -> str:
-    return "version {} to {}".format(*supported[key]) if key in supported else "no version"
+    if key not in supported:
+        return "no version"
+    lowest, highest = supported[key]
+    return f"version {lowest} to {highest}"
+
+
+def _has_group_feature(response: Any) -> bool:
+    """Whether the cluster has KIP-848 switched on."""
+    if response.finalized_features is None:
+        return False
+    levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
+    return bool(levels.get(GROUP_VERSION, 0) >= 1)
 
 
 def _check_consumer_protocol(response: Any, supported: Supported, broker: str) -> None:
-    missing = [
-        f"version {version} of {key.name}Request (it supports {_range(supported, key)})"
-        for key, version in CONSUMER_PROTOCOL.items()
-        if not supports(supported, key, version)
-    ]
-    levels = {feature.name: feature.max_version_level for feature in response.finalized_features or ()}
-    if levels.get(GROUP_VERSION, 0) < 1:
+    missing = []
+    for key, version in CONSUMER_PROTOCOL.items():
+        if not supports(supported, key, version):
+            missing.append(f"version {version} of {key.name}Request (it supports {_range(supported, key)})")
+    if not _has_group_feature(response):
         missing.append(f"the feature {GROUP_VERSION}=1")
     if missing:
         # Imports the messages of the admin client, which take long.

@@ -555,7 +555,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M39",
         7,
         "a topic counts as deleted although a broker that may know it has not answered",
-        (Edit("return set()", "continue", inside="unknown_to_all"),),
+        (Edit("log.info(...)", "continue", inside="unknown_to_all"),),
     ),
     Mutant(
         "M40",
@@ -690,7 +690,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M60",
         2,
         "nobody checks which cluster answers at a broker's address: commits and lookups reach another one",
-        (Edit("self._check_cluster(...)", "pass"), Edit("self.identity.check(...)", "pass", inside="Cluster")),
+        (Edit("self.check_cluster(...)", "pass"), Edit("self._connections.check_cluster(...)", "pass")),
     ),
     Mutant(
         "M61",

@@ -119,7 +119,7 @@ def requests_of(options: SourceOptions) -> Iterator[Any]:
     def ask_any(_: str, ask: Any, deadline: Deadline) -> Any:
         return ask(Mock(call=answer), deadline)
 
-    searching._call_any_broker = ask_any  # type: ignore[method-assign, assignment]
+    searching._any_broker.call = ask_any  # type: ignore[method-assign, assignment]
     searching.find_coordinator(group.group_id, after())
     yield from built
 

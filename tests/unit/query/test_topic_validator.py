@@ -36,7 +36,7 @@ def test_a_broker_that_is_silent_at_the_start_leaves_time_to_ask_one_that_lags_a
 ) -> None:
     for limit, seconds in (("UNKNOWN_TOPIC_TIMEOUT", 0.0), ("WARN_AFTER", 0.3), ("START_TIMEOUT", 3.0)):
         monkeypatch.setattr(topic_validator, limit, seconds)
-    monkeypatch.setattr("spark_group_source.wire.cluster.MIN_BROKER_TIMEOUT", 0.1)
+    monkeypatch.setattr("spark_group_source.wire.any_broker.MIN_BROKER_TIMEOUT", 0.1)
     fake.next("Metadata", Fault(edit=fails_with(3, until=time.monotonic() + 1.0), broker=1), times=1000)
     fake.next("Metadata", Fault(silent=True, broker=2), times=1000)
     assert TopicValidator(cluster, Subscription(("t",)), True, monotonic).find(logged=())["t"].partitions

@@ -204,7 +204,7 @@ def test_the_lookup_fails_early_if_no_partition_has_a_leader(fake: FakeKafka, lo
 def test_a_hanging_leader_does_not_block_the_responses_of_others(
     fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, connected: bool
 ) -> None:
-    monkeypatch.setattr("spark_group_source.wire.cluster.MIN_BROKER_TIMEOUT", 0.05)
+    monkeypatch.setattr("spark_group_source.wire.any_broker.MIN_BROKER_TIMEOUT", 0.05)
     cluster.metadata(["t"], after())
     kept = [cluster.connection(number, after()) for number in (1, 2)]
     if not connected:
