@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -52,6 +52,16 @@ EARLIEST, LATEST = -2, -1
 def may_be_same(topic_id: str, other: str) -> bool:
     """Whether two ids may be those of one topic; an empty one is unknown."""
     return not (topic_id and other) or topic_id == other
+
+
+def topics_of(partitions: Iterable[TopicPartition]) -> set[str]:
+    """The topics of these partitions."""
+    return {tp.topic for tp in partitions}
+
+
+def without_topics(partitions: Iterable[TopicPartition], topics: Collection[str]) -> Partitions:
+    """The partitions of all other topics."""
+    return frozenset(tp for tp in partitions if tp.topic not in topics)
 
 
 def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -20,7 +20,16 @@ from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.description import STABLE, GroupDescription
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.offsets import EARLIEST, LATEST, BatchOffset, Offsets, Partitions, TopicPartition
+from spark_group_source.offsets import (
+    EARLIEST,
+    LATEST,
+    BatchOffset,
+    Offsets,
+    Partitions,
+    TopicPartition,
+    topics_of,
+    without_topics,
+)
 from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.offset_tracker import UNDECIDED
 from spark_group_source.query.tails import SCAN_TIMEOUT, Tail, TailScan
@@ -33,7 +42,7 @@ from spark_group_source.wire.stale_metadata import EveryBroker, unknown_to_all
 
 log = logging.getLogger(__name__)
 
-START_TIMEOUT = 30.0
+TARGET_TIMEOUT = 30.0
 """Maximum seconds until every partition has returned its end offset: without one the run would not be complete."""
 
 UNKNOWN_TIMEOUT = 5.0
@@ -109,14 +118,14 @@ class AvailableNowTarget:
 
         Partitions that this query has ``owned`` by then exist, even if one broker does not know them. ``readable``
         returns those of some partitions that the run is to read. Retriable errors are retried, up to
-        :data:`START_TIMEOUT`.
+        :data:`TARGET_TIMEOUT`.
 
         Raises:
             DataLoss: a topic or partition was deleted, and ``failOnDataLoss`` is true.
             TopicError: a topic may not be read.
             BrokerUnavailable, DeadlineExceeded: not every partition has returned its end offset in time.
         """
-        deadline = Deadline.after(START_TIMEOUT, self._clock)
+        deadline = Deadline.after(TARGET_TIMEOUT, self._clock)
         unknown_until = deadline.at_most(UNKNOWN_TIMEOUT)
         while self._target is None:
             try:
@@ -275,12 +284,12 @@ class AvailableNowTarget:
         """The end offset of every subscribed partition; unknown ones are an error before ``unknown_until``."""
         topics = self._settings.subscription.find(EveryBroker(self._cluster), deadline)
         unknown = _unknown_topics(topics)
-        partitions = partitions_of(topics.values()) | {tp for tp in owned if tp.topic not in unknown}
+        partitions = partitions_of(topics.values()) | without_topics(owned, unknown)
         found = self._list_offsets(partitions, LATEST, deadline)
         ends, missing = found.offsets, found.missing
         leaderless = partitions - ends.keys() - missing
         deleted = unknown_to_all(self._cluster, {TopicPartition(name, 0) for name in unknown}, deadline)
-        known_to_some = unknown - {tp.topic for tp in deleted}
+        known_to_some = unknown - topics_of(deleted)
         if leaderless or known_to_some or _may_be_new(unknown, missing, unknown_until):
             without_end = [*sorted(unknown), *map(str, sorted(leaderless | missing))]
             raise BrokerUnavailable(f"No broker returns the end of {some(without_end)}.")

@@ -16,7 +16,15 @@ from spark_group_source.errors import DeadlineExceeded, OptionError, raise_or_wa
 from spark_group_source.group.commits import GroupOffsets
 from spark_group_source.group.coordinator import retry_until_response
 from spark_group_source.group.membership import RequestFailed
-from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition
+from spark_group_source.offsets import (
+    UNKNOWN_EPOCH,
+    OffsetRange,
+    Offsets,
+    Partitions,
+    TopicPartition,
+    topics_of,
+    without_topics,
+)
 from spark_group_source.options.offset_specs import EndSpec, FromCommitted, OffsetSpec, StartSpec
 from spark_group_source.options.source_options import SourceOptions, batch_end, batch_start
 from spark_group_source.query.permissions import TopicPermissions
@@ -72,9 +80,7 @@ class _BatchQuery:
         partitions = partitions_of(topics.values())
         permissions = TopicPermissions(subscription, self._cluster.options, self._clock)
         permissions.readable(partitions, self._cluster, self._deadline)
-        left_out = permissions.left_out
-        if left_out:
-            partitions = frozenset(tp for tp in partitions if tp.topic not in left_out)
+        partitions = without_topics(partitions, permissions.left_out)
         if not partitions:
             log.warning("no topic matches %s: there is nothing to read", subscription)
         start, end = batch_start(options), batch_end(options)
@@ -150,7 +156,7 @@ class _BatchQuery:
         offsets = dict(committed)
         unconfirmed = dict(epochs)
         while unconfirmed:
-            topics = self._cluster.topics({tp.topic for tp in unconfirmed}, self._deadline, fresh=True)
+            topics = self._cluster.topics(topics_of(unconfirmed), self._deadline, fresh=True)
             answers = epoch_end_offsets(self._cluster, topics, unconfirmed, self._deadline)
             for tp, epoch_end in sorted(answers.items()):
                 if epoch_end.end_offset == UNDEFINED_EPOCH_OFFSET:

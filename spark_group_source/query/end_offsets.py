@@ -8,7 +8,7 @@ from collections.abc import Collection, Set
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import RetriableError
-from spark_group_source.offsets import LATEST, Offsets, TopicPartition
+from spark_group_source.offsets import LATEST, Offsets, TopicPartition, without_topics
 from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.leaderless_probe import LeaderlessProbe
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted
@@ -98,8 +98,8 @@ class EndOffsets:
         """These topics were recreated: nothing that is known of the former ones holds."""
         self.known = _without(topics, self.known)
         self.epochs = _without(topics, self.epochs)
-        self._deleted = {tp for tp in self._deleted if tp.topic not in topics}
-        self._probe.partitions = {tp for tp in self._probe.partitions if tp.topic not in topics}
+        self._deleted = set(without_topics(self._deleted, topics))
+        self._probe.partitions = without_topics(self._probe.partitions, topics)
         self._cluster.invalidate_topics(topics)
         self.expire()
 

@@ -22,7 +22,7 @@ MIN_TIMEOUT = 1.0
 MAX_TIMEOUT = 10.0
 """Maximum seconds for one lookup."""
 
-INTERVAL = 5.0
+PROBE_INTERVAL = 5.0
 """Maximum seconds between two lookups, if they are quick. The first come sooner: most elections are short."""
 
 BACKOFF_FACTOR = 3.0
@@ -66,5 +66,5 @@ class LeaderlessProbe:
             self._timeout = min(self._timeout * 2, MAX_TIMEOUT)
             now = self._clock()
             took = min(now - began, MAX_TIMEOUT)  # a process that was suspended must not wait for hours
-            interval = min(self._timeout, INTERVAL)
+            interval = min(self._timeout, PROBE_INTERVAL)
             self._next_at = now + max(interval, took * BACKOFF_FACTOR)

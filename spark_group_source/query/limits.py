@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import GroupSourceError
-from spark_group_source.offsets import Offsets, TopicPartition
+from spark_group_source.offsets import Offsets, TopicPartition, topics_of
 from spark_group_source.wire.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _backlogs(positions: Offsets, end_offsets: Offsets) -> dict[TopicPartition, 
 SAMPLES_TIMEOUT = 2.0
 """Maximum seconds for the samples of one batch. Without new samples, the batch relies on earlier ones."""
 
-RETRY_INTERVAL = 10.0
+SAMPLE_RETRY_INTERVAL = 10.0
 """Seconds until a partition whose leader did not answer is tried again."""
 
 ESTIMATED_OFFSET_SIZE = 1024.0
@@ -134,7 +134,7 @@ class ByteLimit:
         for tp in samples.sizes:
             self._sizes.pop(tp, None)
         self._sizes |= samples.sizes
-        self._retry_at |= dict.fromkeys(samples.unanswered, now + RETRY_INTERVAL)
+        self._retry_at |= dict.fromkeys(samples.unanswered, now + SAMPLE_RETRY_INTERVAL)
 
     def _due(self, offsets: Offsets, now: float) -> list[TopicPartition]:
         """The partitions to sample, those without a sample first, then by the age of their sample.
@@ -156,7 +156,7 @@ class ByteLimit:
         deadline = Deadline.after(SAMPLES_TIMEOUT, self._clock)
         share = max(1, max_bytes // SAMPLE_SHARE)
         try:
-            topics = self._cluster.topics({tp.topic for tp in offsets}, deadline)
+            topics = self._cluster.topics(topics_of(offsets), deadline)
             return sample_sizes(self._cluster, topics, offsets, share, deadline)
         except GroupSourceError as error:
             # Tasks report what keeps records from being read. Until then the batch relies on other estimates.

@@ -21,12 +21,8 @@ DESCRIBE_TIMEOUT = 2.0
 def other_client_ids(members: Iterable[MemberDescription], client_id: str, application_id: str) -> list[str]:
     """The client ids of other members of this Spark application; ``client_id`` is this query's."""
     part = f"-{application_id}-"
-    others: list[str] = []
-    for member in members:
-        belongs_to_application = part in member.client_id
-        if belongs_to_application and member.client_id != client_id:
-            others.append(member.client_id)
-    return others
+    client_ids = [member.client_id for member in members if part in member.client_id]
+    return [each for each in client_ids if each != client_id]
 
 
 def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, application_id: str, clock: Clock) -> None:

@@ -10,7 +10,7 @@ from spark_group_source.clock import Backoff, Clock, Deadline
 from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, RetriableError
 from spark_group_source.grace import Permission
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.offsets import Partitions, TopicPartition, topics_of, without_topics
 from spark_group_source.query.topics import unreadable
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.wire_options import WireOptions
@@ -77,7 +77,7 @@ class TopicPermissions:
         Raises:
             TopicError: a topic may not be read, and a retry is no use.
         """
-        due = self._due({tp.topic for tp in partitions})
+        due = self._due(topics_of(partitions))
         if due:
             if deadline is None:
                 deadline = Deadline.after(CHECK_TIMEOUT, self._clock)
@@ -85,7 +85,7 @@ class TopicPermissions:
         denied = self.denied
         if not denied:
             return frozenset(partitions)
-        return frozenset(tp for tp in partitions if tp.topic not in denied)
+        return without_topics(partitions, denied)
 
     def record_denied(self, topics: Iterable[str]) -> None:
         """A broker denied a request about these topics: a commit, a fetch or a lookup.

@@ -23,6 +23,8 @@ from spark_group_source.offsets import (
     TopicPartition,
     may_be_same,
     new_checkpoint_id,
+    topics_of,
+    without_topics,
 )
 from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.available_now import AvailableNowTarget
@@ -114,7 +116,9 @@ class BatchPlanner:
 
     def in_flight_from(self, start: BatchOffset) -> BatchOffset | None:
         """The in-flight batch if it begins at ``start``: Spark requests it again, because it has not run it."""
-        return self._tracker.in_flight if start == self._planned_start else None
+        if start != self._planned_start:
+            return None
+        return self._tracker.in_flight
 
     def batch_completed(self, end: BatchOffset) -> float | None:
         """Spark has completed the batch that ends at ``end``; returns the seconds since it was planned.
@@ -176,9 +180,10 @@ class BatchPlanner:
         """Whether partitions are still to be assigned that the options may move back, wherever the group stands."""
         if self._tracker.was_assigned or not self._start_may_move_back():
             return False
+        if self._member.snapshot().generation == NO_GENERATION:
+            return True
         # In a stable group others own all partitions, and this member may never get one.
-        has_joined = self._member.snapshot().generation != NO_GENERATION
-        return not has_joined or not target.group_is_stable()
+        return not target.group_is_stable()
 
     def _is_reached(self, target: AvailableNowTarget) -> bool:
         """As :meth:`AvailableNowTarget.is_reached`; not while a lookup is denied in topics, which are left out then."""
@@ -197,8 +202,7 @@ class BatchPlanner:
     def _may_be_read(self, partitions: Partitions) -> Partitions:
         """Without partitions of topics that the query leaves out."""
         self._assigned_partitions.permissions.readable(partitions, self._clients.cluster)
-        left_out = self._assigned_partitions.permissions.left_out
-        return frozenset(tp for tp in partitions if tp.topic not in left_out)
+        return without_topics(partitions, self._assigned_partitions.permissions.left_out)
 
     def _start_may_move_back(self) -> bool:
         """Whether the options may start a partition below the group's commit."""
@@ -255,7 +259,7 @@ class BatchPlanner:
             return None
         if self._target is not None:
             ends = self._target.limit(ends)
-        topic_ids = self._topic_ids.ids_of({tp.topic for tp in owned})
+        topic_ids = self._topic_ids.ids_of(topics_of(owned))
         readable = self._in_these_topics(owned, topic_ids)
         if reason is None:
             reason = self._reason_to_log(start, readable, topic_ids)

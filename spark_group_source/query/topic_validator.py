@@ -16,7 +16,7 @@ from spark_group_source.errors import (
     TopicError,
 )
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import TopicPartition, topics_of
 from spark_group_source.query.topics import raise_or_skip_deleted, unreadable
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
@@ -136,7 +136,7 @@ class TopicValidator:
     def deleted(self, topics: Mapping[str, Topic], logged: Iterable[TopicPartition]) -> set[str]:
         """Subscribed topics that the query has read, and that are no longer among ``topics``."""
         deleted: set[str] = set()
-        for name in self._matching({tp.topic for tp in logged}):
+        for name in self._matching(topics_of(logged)):
             if name not in topics or topics[name].error:
                 deleted.add(name)
         return deleted - self._hidden
@@ -173,7 +173,7 @@ class TopicValidator:
 
     def _required(self, read_before: frozenset[TopicPartition]) -> list[str]:
         """Topics that must exist: those named, and those read before that the subscription still matches."""
-        topics_read = {tp.topic for tp in read_before}
+        topics_read = topics_of(read_before)
         return sorted({*self._subscription.topics, *self._matching(topics_read)})
 
     def _matching(self, topics: Iterable[str]) -> list[str]:
@@ -198,7 +198,7 @@ class TopicValidator:
 
     def _deleted_of(self, lacking: Lacking, read_before: frozenset[TopicPartition]) -> set[str]:
         """Unknown topics that the query has read, and that were therefore deleted."""
-        topics_read = {tp.topic for tp in read_before}
+        topics_read = topics_of(read_before)
         if read_before and not self._fail_on_data_loss:
             topics_read |= lacking.errors.keys()  # another member may have read them
         return {name for name in topics_read if lacking.errors.get(name) == UNKNOWN_TOPIC_OR_PARTITION}

@@ -481,4 +481,4 @@ def test_the_lookup_of_the_target_is_retried_for_a_limited_time(world: World) ->
     with pytest.raises(BrokerUnavailable, match="returns the end of t-0"):
         make(world).set_once()
     assert world.looks > 10
-    assert available_now.START_TIMEOUT - 2 < world.hand.now <= available_now.START_TIMEOUT
+    assert available_now.TARGET_TIMEOUT - 2 < world.hand.now <= available_now.TARGET_TIMEOUT

@@ -11,7 +11,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.query import size_samples
-from spark_group_source.query.limits import MAX_OFFSET_SIZE, RETRY_INTERVAL, ByteLimit, admit
+from spark_group_source.query.limits import MAX_OFFSET_SIZE, SAMPLE_RETRY_INTERVAL, ByteLimit, admit
 from spark_group_source.query.size_samples import Samples, sample_sizes
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka, Fault
@@ -141,7 +141,7 @@ def test_a_partition_of_unknown_size_reads_like_the_others_and_is_asked_again_la
         ends = logs.limit.limit({known: 0, unknown: 0}, {known: 1000, unknown: 1000}, LIMIT)
         assert ends == {known: 50, unknown: 50}
     assert sum(unknown in asked for asked in logs.samples) == 1
-    hand.now += RETRY_INTERVAL
+    hand.now += SAMPLE_RETRY_INTERVAL
     logs.silent = set()
     logs.limit.limit({known: 0, unknown: 0}, {known: 1000, unknown: 1000}, LIMIT)
     assert unknown in logs.samples[-1]
