@@ -19,7 +19,7 @@ from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, D
 from spark_group_source.offsets import BatchOffset
 from tests.drivers import drivers
 from tests.fake_msk import ACCESS_KEY, REGION, SECRET_KEY, FakeMsk, check_token, parameters_of, signature
-from tests.unit.auth import token_service
+from tests.unit.auth.oauth import token_service
 from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 

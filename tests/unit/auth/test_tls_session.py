@@ -1,25 +1,21 @@
-"""TLS and waits on sockets: bytes that TLS has read ahead, and records of TLS itself; files of certificates."""
+"""TLS over sockets: the handshake, bytes that TLS has read ahead, records of TLS itself, and errors."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import ssl
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
-from spark_group_source.auth import certificates, tls_session
-from spark_group_source.auth.java_stores import format_of
+from spark_group_source.auth import tls_session
 from spark_group_source.auth.tls import Tls
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, OptionError
-from spark_group_source.text import Secret
+from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from spark_group_source.wire.wire_options import WireOptions
@@ -215,63 +211,3 @@ def test_the_error_of_a_rejected_broker_certificate_has_reason_and_action(author
     says = "Hostname mismatch.*subjectAltName.*kafka.ssl.endpoint.identification.algorithm"
     with pytest.raises(AuthenticationFailed, match=rejected + says):
         Peer(authority.issue("other", file="of-other.pem"), shake)
-
-
-def test_a_context_is_kept_until_its_files_are_usable(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
-    file = authority.issue("client", file="first.pem")
-    settings = Tls(ca_file=str(authority.file), key_file=str(file))
-    first = certificates.ssl_context(settings)
-    assert certificates.ssl_context(Tls(ca_file=str(authority.file), key_file=str(file))) is first
-    authority.issue("client", file="second.pem").rename(file)
-    second = certificates.ssl_context(settings)
-    assert second is not first
-    file.write_bytes(file.read_bytes()[:100])
-    assert certificates.ssl_context(settings) is second
-    file.unlink()
-    assert certificates.ssl_context(settings) is second
-    warning = "cannot use the certificate files, still using the certificates read before"
-    assert caplog.text.count(warning) == 1
-    certificates._warnings.clear()  # as after a minute
-    assert certificates.ssl_context(settings) is second
-    assert caplog.text.count(warning) == 2
-    authority.issue("client", file="third.pem").rename(file)
-    assert certificates.ssl_context(settings) is not second
-
-
-def test_the_error_of_a_missing_file_names_the_file(authority: Authority, tmp_path: Path) -> None:
-    settings = Tls(ca_file=str(authority.file), key_file=str(tmp_path / "client.pem"))
-    with pytest.raises(OptionError, match=r"client.pem' of 'kafka.ssl.keystore.location'.*every executor"):
-        certificates.ssl_context(settings)
-
-
-def test_the_text_of_a_key_is_in_a_private_file_only_while_it_is_read(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    modes: list[int] = []
-    look = Mock(side_effect=lambda file, **_: modes.append(Path(file).stat().st_mode & 0o777))
-    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", look)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    certificates.ssl_context(Tls(ca_file=str(authority.file), key_text=Secret("key"), chain_text="chain"))
-    assert modes == [0o600]
-    assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    says = r"No temporary file for 'kafka\.ssl\.keystore\.key' can be written on .*/none/.*TMPDIR.*keystore\.location"
-    with pytest.raises(OptionError, match=says):
-        certificates.ssl_context(Tls(ca_file=str(authority.file), key_text=Secret("another key"), chain_text="chain"))
-
-
-def test_the_format_of_a_store_follows_from_its_first_bytes(tmp_path: Path) -> None:
-    file = tmp_path / "store"
-    assert format_of(str(file)) is None
-    for head, name in (
-        (b"\x30\x77\x02\x01\x01\x04\x20", "DER"),  # an EC key, shorter than 128 bytes
-        (b"\x30\x81\xb6\x02\x01\x00\x30", "DER"),
-        (b"\x30\x83\x01\x00\x00\x30\x82", "DER"),
-        (b"\x30\x80\x02\x01\x03\x30\x80", "PKCS12"),
-        (b"\x30\x82\x09\x1f\x02\x01\x03", "PKCS12"),
-        (b"\xfe\xed\xfe\xed\x00\x00\x00", "JKS"),
-        (b"-----BEGIN CERT", None),
-        (b"", None),
-    ):
-        file.write_bytes(head)
-        assert format_of(str(file)) == name
