@@ -108,11 +108,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def _end_tokens() -> Iterator[None]:
     """Ends the threads that renew tokens of the test: they would log, and resolve hosts, in other tests."""
     yield
-    for token in client._kept.values():
+    for token in client._caches.values():
         with token._condition:
             token._used_at = -math.inf
             token._condition.notify_all()
-    client._kept.clear()
+    client._caches.clear()
 
 
 @pytest.fixture(scope="session")

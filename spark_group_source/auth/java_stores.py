@@ -8,7 +8,6 @@ _TRUSTSTORE_COMMANDS = {
     "DER": "openssl x509 -inform der -in trust.der -out trust.pem",
 }
 
-
 _KEYSTORE_COMMANDS = {
     "JKS": "keytool -importkeystore -srckeystore client.jks -destkeystore client.p12 -deststoretype PKCS12, then"
     " openssl pkcs12 -in client.p12 -out client.pem",

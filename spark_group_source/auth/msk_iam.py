@@ -11,7 +11,6 @@ from spark_group_source.wire.waiting import call_with_timeout
 
 INSTALL = "pip install 'spark_group_source[msk]'"
 
-
 _TIMEOUT = "Check on this machine how long this takes: aws sts get-caller-identity"
 
 

@@ -87,7 +87,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_providers(settings: Mapping[str, str]) -> None:
-    """Checks that one provider gives the credentials."""
+    """Checks that only one provider gives the credentials."""
     if settings.get("awsAddDefaultProviders", "false").lower() == "true":
         raise ValueError(
             "a JAAS config without awsAddDefaultProviders=true, because the source never falls back to the default"
@@ -110,7 +110,7 @@ def msk_iam_tokens(bootstrap_servers: tuple[tuple[str, int], ...], settings: Map
     """Returns the provider of tokens for a cluster.
 
     Args:
-        settings: those of the JAAS config.
+        settings: settings in the JAAS config, by name.
 
     Raises:
         OptionError: the region of the cluster is not known.

@@ -34,9 +34,9 @@ class Sasl:
         """As :meth:`SignIn.export_token`. Only an OAuth client keeps its token."""
         if not isinstance(self.token_provider, ClientCredentials):
             return None
-        return token_cache_of(self.token_provider).export()
+        return token_cache_of(self.token_provider).export_token()
 
     def import_token(self, token: ExportedToken) -> None:
         """As :meth:`SignIn.import_token`."""
         if isinstance(self.token_provider, ClientCredentials):
-            token_cache_of(self.token_provider).import_(token)
+            token_cache_of(self.token_provider).import_token(token)

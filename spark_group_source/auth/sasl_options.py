@@ -1,5 +1,6 @@
-"""Parsers of the SASL options. A parser raises ValueError for an invalid text; it completes "It must be", and shows no
-secret.
+"""Parsers of the SASL options.
+
+A parser raises ValueError for an invalid text. The message completes "It must be", and shows no secret.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ from spark_group_source.errors import OptionError
 _OF_A_CLIENT = (CLIENT_ID, CLIENT_SECRET, SCOPE)
 _OF_OAUTH = ("kafka.sasl.oauthbearer.", "kafka.sasl.login.")
 
-
 _LAYERS = {"SSL": ("kafka.ssl.", "SSL or SASL_SSL"), "SASL": ("kafka.sasl.", "SASL_PLAINTEXT or SASL_SSL")}
 """By layer, the beginning of its options' names, and the security protocols that have this layer."""
 

@@ -1,6 +1,6 @@
-"""The TLS settings, of connections to brokers as well as to a token endpoint: their names, parsers and checks.
+"""The TLS settings of connections to brokers and to a token endpoint: their names, parsers and checks.
 
-A parser raises ValueError for an invalid text; it completes "It must be", and shows no secret.
+A parser raises ValueError for an invalid text. The message completes "It must be", and shows no secret.
 """
 
 from __future__ import annotations

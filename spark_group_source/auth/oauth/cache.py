@@ -125,7 +125,7 @@ class TokenCache:
             self._kept = _Kept(kept.text, kept.usable_until, max(self._clock(), self._retry_at))
             self._condition.notify_all()
 
-    def export(self) -> ExportedToken | None:
+    def export_token(self) -> ExportedToken | None:
         """Returns the kept token for other processes, or ``None`` if none is valid.
 
         An export counts as a use, because tasks need a token even if the driver opens no connection any more.
@@ -147,7 +147,7 @@ class TokenCache:
             return False
         return now >= max(self._kept.refresh_at, self._retry_at)
 
-    def import_(self, shared: ExportedToken) -> None:
+    def import_token(self, shared: ExportedToken) -> None:
         """Keeps the token of another process, unless the kept one is valid for longer."""
         with self._condition:
             shift = self._clock() - time.time()

@@ -76,11 +76,11 @@ def endpoint_name(settings: ClientCredentials) -> str:
     return f"token endpoint {without_secrets(settings.endpoint)}"
 
 
-_kept: dict[ClientCredentials, TokenCache] = {}
+_caches: dict[ClientCredentials, TokenCache] = {}
 """The tokens of this process."""
 
 # The threads that renew tokens stay in the parent, perhaps with a lock.
-os.register_at_fork(after_in_child=_kept.clear)
+os.register_at_fork(after_in_child=_caches.clear)
 
 
 def token_cache_of(settings: ClientCredentials) -> TokenCache:
@@ -88,19 +88,20 @@ def token_cache_of(settings: ClientCredentials) -> TokenCache:
     # Imports ssl and urllib, which most processes never need.
     from spark_group_source.auth.oauth.endpoint import request_token
 
-    kept = _kept.get(settings)
-    if kept is None:
-        new = TokenCache(
-            lambda worked: request_token(settings, worked_before=worked),
-            endpoint_name(settings),
-            settings.window,
-            (settings.retry_backoff, settings.retry_backoff_max),
-        )
-        # If two threads come here at once, the second uses the cache of the first.
-        kept = _kept.setdefault(settings, new)
-        if kept is new:
-            _warn_if_unencrypted(settings)
-    return kept
+    cache = _caches.get(settings)
+    if cache is not None:
+        return cache
+    new = TokenCache(
+        lambda worked: request_token(settings, worked_before=worked),
+        endpoint_name(settings),
+        settings.window,
+        (settings.retry_backoff, settings.retry_backoff_max),
+    )
+    # If two threads come here at once, the second uses the cache of the first.
+    cache = _caches.setdefault(settings, new)
+    if cache is new:
+        _warn_if_unencrypted(settings)
+    return cache
 
 
 def _warn_if_unencrypted(settings: ClientCredentials) -> None:

@@ -20,7 +20,6 @@ from spark_group_source.auth.oauth.endpoint_url import is_local
 MAX_BODY = 2**20
 """Maximum bytes to read of a response's body. A token has a few kilobytes."""
 
-
 MAX_ANSWER = 2 * MAX_BODY
 """Maximum bytes of all that the server and a proxy send, because interim responses and trailers may have no end."""
 

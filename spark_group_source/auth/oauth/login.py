@@ -20,15 +20,11 @@ from spark_group_source.text import Secret
 
 _EXTENSION = "extension_"
 
-
 _NAMES = ("clientId", "clientSecret", "scope")
-
 
 _NAME = re.compile(r"[A-Za-z]+")
 
-
 _VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
-
 
 _TLS_ROWS = {row.name.removeprefix("kafka."): row for row in TLS_OPTIONS}
 
@@ -123,7 +119,7 @@ def _tls(settings: Mapping[str, str]) -> Tls:
         row = _TLS_ROWS.get(name)
         if row is None:
             known = ", ".join(_TLS_ROWS)
-            raise ValueError(f"a JAAS config without {name}, which this source does not support; it supports {known}")
+            raise ValueError(f"a JAAS config without {name}, which this source does not support. It supports {known}")
         try:
             parsed = row.parse(text)
         except ValueError as error:

@@ -1,4 +1,7 @@
-"""Parsers of the OAuth options. A parser raises ValueError for an invalid text; it completes "It must be"."""
+"""Parsers of the OAuth options.
+
+A parser raises ValueError for an invalid text. The message completes "It must be".
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import re
 from spark_group_source.text import Secret
 
 _PACKAGE = "org.apache.kafka.common.security.oauthbearer."
-
 
 _FUNCTION = "set 'kafka.sasl.oauthbearer.token.provider' to a function that returns tokens"
 
@@ -22,7 +24,7 @@ def _java_class(text: str, names: tuple[str, ...], otherwise: str) -> str:
 
 
 def jwt_retriever(text: str) -> str:
-    """One of Java's retrievers that this source has, too."""
+    """One of Java's retrievers that this source has too."""
     names = ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
     return _java_class(text, names, f"instead of another class, or of JwtBearerJwtRetriever, {_FUNCTION}")
 
@@ -39,12 +41,12 @@ def _number(text: str, lowest: float, highest: float) -> float:
 
 
 def window_factor(text: str) -> float:
-    """A part of a token's lifetime."""
+    """The fraction of a token's lifetime after which it is renewed."""
     return _number(text, 0.5, 1.0)
 
 
 def window_jitter(text: str) -> float:
-    """Random jitter, as a fraction of a token's lifetime."""
+    """The maximum of the random delay of a renewal, as a fraction of a token's lifetime."""
     return _number(text, 0.0, 0.25)
 
 

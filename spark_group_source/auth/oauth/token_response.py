@@ -16,10 +16,8 @@ from spark_group_source.text import printable
 MAX_LIFETIME = 30 * 86400.0
 """Maximum lifetime in seconds that the source relies on. A service may name any number."""
 
-
 CLOCK_TOLERANCE = 30.0
 """Minimum difference in seconds between this clock and the server's that an error mentions."""
-
 
 _TOKEN = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
 """The characters that brokers accept in a token (RFC 6750)."""

@@ -134,12 +134,12 @@ def issue() -> Mock:
 def test_a_token_that_only_tasks_use_is_renewed(issue: Mock) -> None:
     hand = Hand()
     cache = TokenCache(issue, "service", HALF, (0.01, 0.02), hand)
-    assert cache.export() is None
+    assert cache.export_token() is None
     issue.assert_not_called()
     cache.fetch(after())
 
     def shared() -> str | None:
-        exported = cache.export()
+        exported = cache.export_token()
         return None if exported is None else exported.text.text
 
     for number in range(2, 12):
@@ -159,7 +159,7 @@ def test_a_service_that_is_down_gets_no_request_for_each_batch(issue: Mock) -> N
     turn(hand, cache, 999.5)
     eventually(lambda: not cache._running)
     for _ in range(40):
-        assert cache.export() is None
+        assert cache.export_token() is None
         hand.now += 1.0
     assert issue.call_count <= 2
 
@@ -185,7 +185,7 @@ def test_a_lifetime_counts_from_the_request_and_not_from_a_late_answer() -> None
     cache = TokenCache(slow, "service", RefreshWindow(), (60.0, 60.0), hand)
     assert cache.fetch(after()) == "token"
     hand.now += 1.5
-    assert cache.export() is None
+    assert cache.export_token() is None
     ended.set()
 
 

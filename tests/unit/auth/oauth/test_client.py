@@ -60,7 +60,7 @@ def test_a_task_uses_the_drivers_token_and_renews_it_only_if_the_driver_does_not
     task.import_token(shared)
     assert at_task.fetch(after()) == fetched(client), "an older token does not replace it"
     _, late = in_another_process(client, hand)
-    late.import_(shared)
+    late.import_token(shared)
     hand.now += 25.0
     assert len(service.requests) == 2
     eventually(lambda: late.fetch(after()) not in (token, fetched(client)))
