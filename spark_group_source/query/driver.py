@@ -82,7 +82,7 @@ class Driver:
         self._topics = TopicValidator(self._clients.cluster, settings.subscription, fail_on_data_loss, clock)
         self._planner = BatchPlanner(options, settings, self._clients, self._assigned_partitions, self._member, clock)
         self.counters = self._member.counters
-        self._query_log = QueryLog(settings, self.counters, timings, clock)
+        self._query_log = QueryLog(settings, self._member, timings, clock)
         self._unassigned_lines = LogEvery(WARN_EVERY, clock, clock() + WARN_EVERY)
         self._unassigned_since = clock()
 
@@ -171,10 +171,9 @@ class Driver:
         if planned is not None:
             return planned
         self.complete(start)
-        me = self._member.snapshot()
         if not self._member.has_assignment and self._unassigned_lines.try_acquire():
             self._warn_unassigned()
-        self._query_log.membership(me, self._member.time_since_heartbeat, self._member.rebalanced_at)
+        self._query_log.membership()
         end = self._planner.plan(start, BatchLimits(max_offsets, max_bytes))
         if end is start:  # 2: an idle stream shows lag 0
             self._assigned_partitions.committer.wait()

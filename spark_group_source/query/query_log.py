@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from spark_group_source.clock import Clock, LogEvery
-from spark_group_source.group.counters import Counters
-from spark_group_source.group.membership import Membership
+from spark_group_source.group.manual_assignment import ManualAssignment
+from spark_group_source.group.member import Member
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.timings import Timings
 from spark_group_source.query.owned_partition import Owned
@@ -24,22 +24,23 @@ SLOW_BATCH_INTERVAL = 1800.0
 class QueryLog:
     """Logs what happens to one query, and repeats it rarely."""
 
-    def __init__(self, settings: GroupSettings, counters: Counters, timings: Timings, clock: Clock) -> None:
+    def __init__(
+        self, settings: GroupSettings, member: Member | ManualAssignment, timings: Timings, clock: Clock
+    ) -> None:
         self._settings = settings
-        self._counters = counters
+        self._member = member
+        self._counters = member.counters
         self._timings = timings
         self._clock = clock
         self._slow_batches = LogEvery(SLOW_BATCH_INTERVAL, clock)
         self._reports = LogEvery(REPORT_INTERVAL, clock, clock() + REPORT_INTERVAL)
         self._reported = ""
 
-    def membership(self, me: Membership, since_heartbeat: float | None, rebalanced_at: float | None) -> None:
+    def membership(self) -> None:
         """Logs the counters every :data:`REPORT_INTERVAL`, if one has changed.
 
-        Args:
-            me: the membership as it is now.
-            since_heartbeat: seconds since the last successful heartbeat; ``None`` if there was none.
-            rebalanced_at: when the last rebalance ended, in seconds of the clock; ``None`` if there was none.
+        Raises:
+            GroupSourceError: the membership failed.
         """
         if not self._reports.try_acquire():
             return
@@ -47,12 +48,15 @@ class QueryLog:
         if counters == self._reported:
             return
         self._reported = report = counters
+        owned = self._member.snapshot().owned
+        since_heartbeat = self._member.time_since_heartbeat
+        rebalanced_at = self._member.rebalanced_at
         if since_heartbeat is not None:
             report += f", last heartbeat {since_heartbeat:.0f} s ago"
         if rebalanced_at is not None:
             report += f", last rebalance {self._clock() - rebalanced_at:.0f} s ago"
         report += self._responses()
-        log.info("group %s: owns %d partition(s), %s", self._settings.group_id, len(me.owned), report)
+        log.info("group %s: owns %d partition(s), %s", self._settings.group_id, len(owned), report)
 
     def end(self) -> None:
         """Logs the last counters."""
