@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from spark_group_source.errors import RetriableError
@@ -13,8 +12,6 @@ from spark_group_source.offsets import UNKNOWN_EPOCH
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
 from spark_group_source.wire.metadata import Topic
-
-log = logging.getLogger(__name__)
 
 
 class BrokerSelection:
@@ -53,19 +50,21 @@ class BrokerSelection:
         topic_names = {position.tp.topic for position in positions}
         fresh = any(position.backoff for position in positions)
         topics = self._cluster.topics(topic_names, self._errors.deadline(), fresh=fresh)
-        if not fresh and any(UNKNOWN_EPOCH < _leader_epoch(each, topics) < each.verified_epoch for each in positions):
+        if not fresh and _is_older_than_plan(topics, positions):
             return self._cluster.topics(topic_names, self._errors.deadline(), fresh=True)
         return topics
 
     def _leader(self, position: FetchPosition, topics: Mapping[str, Topic]) -> int | None:
         """The leader of a position, which learns its epoch and the topic's id; ``None`` if the position backs off."""
         topic = topics.get(position.tp.topic)
-        if error_code := metadata_error(position, topic):
+        error_code = metadata_error(position, topic)
+        if error_code:
             self._errors.handle_error(position, error_code)
             return None
         if topic is None:
             return None  # which is an error above
-        position.topic_id = topic.id or position.topic_id
+        if topic.id:
+            position.topic_id = topic.id
         position.leader_epoch = _leader_epoch(position, topics)
         leader = topic.partitions.get(position.tp.partition)
         if leader is None:
@@ -91,6 +90,13 @@ class BrokerSelection:
                 position.verified_epoch = epoch_end.leader_epoch
 
 
+def _is_older_than_plan(topics: Mapping[str, Topic], positions: Sequence[FetchPosition]) -> bool:
+    """Whether any leader has an earlier epoch than the leader that the driver planned the range with."""
+    return any(UNKNOWN_EPOCH < _leader_epoch(position, topics) < position.verified_epoch for position in positions)
+
+
 def _leader_epoch(position: FetchPosition, topics: Mapping[str, Topic]) -> int:
     topic = topics.get(position.tp.topic)
-    return topic.epochs.get(position.tp.partition, UNKNOWN_EPOCH) if topic else UNKNOWN_EPOCH
+    if topic is None:
+        return UNKNOWN_EPOCH
+    return topic.epochs.get(position.tp.partition, UNKNOWN_EPOCH)

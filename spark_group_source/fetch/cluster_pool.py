@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterator
 
@@ -11,8 +10,6 @@ from spark_group_source.clock import monotonic
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.wire_options import WireOptions
-
-log = logging.getLogger(__name__)
 
 AUTH_RETRY_TIMEOUT = 60.0
 """How long a task in a new worker process retries a rejected authentication, in seconds. The driver was accepted with
@@ -35,8 +32,9 @@ def pooled_cluster(options: WireOptions, cluster_id: str = "") -> Iterator[Clust
     """
     key = (os.getpid(), options, cluster_id)
     _close_idle()
-    _, idle = _idle_clusters.pop(key, (0.0, None))
-    cluster = idle or Cluster(options, AUTH_RETRY_TIMEOUT, ClusterIdentity(cluster_id))
+    _, cluster = _idle_clusters.pop(key, (0.0, None))
+    if cluster is None:
+        cluster = Cluster(options, AUTH_RETRY_TIMEOUT, ClusterIdentity(cluster_id))
     try:
         yield cluster
     except BaseException:
@@ -53,6 +51,8 @@ def pooled_cluster(options: WireOptions, cluster_id: str = "") -> Iterator[Clust
 
 def _close_idle() -> None:
     for key, (last_used, cluster) in list(_idle_clusters.items()):
-        if key[0] != os.getpid() or monotonic() - last_used > key[1].max_idle:
+        process_id, options, _ = key
+        is_of_parent = process_id != os.getpid()
+        if is_of_parent or monotonic() - last_used > options.max_idle:
             del _idle_clusters[key]
             cluster.close()

@@ -101,8 +101,9 @@ class FetchErrorHandler:
             self._confirm_early_end(position)
 
     def _confirm_deletion(self, position: FetchPosition) -> None:
-        deleted = f"the topic with id {position.topic_id} was deleted"
-        reason = deleted if position.topic_id else "the topic does not exist"
+        reason = "the topic does not exist"
+        if position.topic_id:
+            reason = f"the topic with id {position.topic_id} was deleted"
         error = describe_error_code(position.last_error)
         ids = {position.tp.topic: position.topic_id}
         if unknown_to_all(self._cluster, [position.tp], self.deadline(), ids):
@@ -163,8 +164,10 @@ class FetchErrorHandler:
             return
         if isinstance(error, UnsupportedRecords):
             raise error
-        seen = f"{same} responses had this damage" if same > 1 else f"{in_a_row} responses in a row were damaged"
-        raise CorruptRecords(f"{error.happened} {seen[0].upper()}{seen[1:]}.", error.action) from error
+        seen = f"{in_a_row} responses in a row were damaged"
+        if same > 1:
+            seen = f"{same} responses had this damage"
+        raise CorruptRecords(f"{error.happened} {seen}.", error.action) from error
 
     def handle_earlier_records(self, position: FetchPosition) -> None:
         """Handles a response with nothing but record batches that end before the position.
@@ -213,9 +216,10 @@ class FetchErrorHandler:
         if earliest <= position.offset <= latest:
             self.back_off([position], f"the broker rejected its offset, and the log holds [{earliest}, {latest})")
             return
-        # Before the start of the log, the records after the start are left; after its end, none.
-        end = earliest if position.offset < earliest else position.range.end
-        self._skip_lost(position, min(end, position.range.end), f"the log holds [{earliest}, {latest})")
+        end = position.range.end
+        if position.offset < earliest:
+            end = min(earliest, end)  # the records after the start of the log are left
+        self._skip_lost(position, end, f"the log holds [{earliest}, {latest})")
 
     def _list_offsets(self, position: FetchPosition, *timestamps: int) -> list[int] | None:
         """The offset at each timestamp. None if they are not known, which has been handled then."""
@@ -262,4 +266,6 @@ def metadata_error(position: FetchPosition, topic: Topic | None) -> int:
         return UNKNOWN_TOPIC_ID
     if topic.error:
         return topic.error
-    return 0 if may_be_same(position.topic_id, topic.id) else UNKNOWN_TOPIC_ID
+    if not may_be_same(position.topic_id, topic.id):
+        return UNKNOWN_TOPIC_ID
+    return 0

@@ -112,6 +112,33 @@ def build_request(
     rack: str | None = None,
 ) -> Any:
     """A Fetch request for partitions of one broker: by topic id, if all are known and the broker supports that."""
+    topics = _topics(partitions)
+    max_version = None
+    if not all(topic.topic_id for topic in topics):
+        max_version = versions.FETCH_BY_TOPIC_ID - 1
+    isolation_level = IsolationLevel.READ_UNCOMMITTED
+    if read_committed:
+        isolation_level = IsolationLevel.READ_COMMITTED
+    if rack is None:
+        rack = ""
+    session_id, session_epoch = NO_SESSION
+    return FetchRequest(
+        max_version=max_version,
+        replica_id=-1,
+        max_wait_ms=round(max_wait * 1000),
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation_level,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=topics,
+        forgotten_topics_data=[],
+        rack_id=rack,
+    )
+
+
+def _topics(partitions: Iterable[FetchPartition]) -> list[Any]:
+    """The partitions by topic, as the request has them; a topic has no id while its id is unknown."""
     topic_class = FetchRequest.FetchTopic
     by_topic: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for partition in partitions:
@@ -125,23 +152,13 @@ def build_request(
                 partition_max_bytes=partition.partition_max_bytes,
             )
         )
-    session_id, session_epoch = NO_SESSION
-    return FetchRequest(
-        max_version=None if all(topic_id for _, topic_id in by_topic) else versions.FETCH_BY_TOPIC_ID - 1,
-        replica_id=-1,
-        max_wait_ms=round(max_wait * 1000),
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
-        isolation_level=IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED,
-        session_id=session_id,
-        session_epoch=session_epoch,
-        topics=[
-            topic_class(topic=name, topic_id=uuid.UUID(topic_id) if topic_id else None, partitions=topic_partitions)
-            for (name, topic_id), topic_partitions in by_topic.items()
-        ],
-        forgotten_topics_data=[],
-        rack_id=rack or "",
-    )
+    topics = []
+    for (name, text), topic_partitions in by_topic.items():
+        topic_id = None
+        if text:
+            topic_id = uuid.UUID(text)
+        topics.append(topic_class(topic=name, topic_id=topic_id, partitions=topic_partitions))
+    return topics
 
 
 def parse_response(body: memoryview, version: int) -> list[PartitionData]:
@@ -151,9 +168,11 @@ def parse_response(body: memoryview, version: int) -> list[PartitionData]:
         BrokerError: the broker rejected the whole request.
         ProtocolError: the bytes are not a Fetch response.
     """
-    reader = _Reader(body) if version >= FLEXIBLE else _OldReader(body)
+    reader = _Reader(body)
+    if version < FLEXIBLE:
+        reader = _OldReader(body)
     try:
-        _, error_code, _ = reader.take(_RESPONSE_START) if version >= WITH_SESSION else (*reader.take(_THROTTLE), 0, 0)
+        error_code = _error_of_response(reader, version)
         if error_code:
             raise BrokerError(
                 f"The broker rejected a fetch with error {describe_error_code(error_code)}.", error_code=error_code
@@ -167,18 +186,37 @@ def parse_response(body: memoryview, version: int) -> list[PartitionData]:
     return partitions
 
 
+def _error_of_response(reader: _Reader, version: int) -> int:
+    """The error code of a whole response, which only responses with a session have; 0 for none."""
+    if version < WITH_SESSION:
+        reader.take(_THROTTLE)
+        return 0
+    _, error_code, _ = reader.take(_RESPONSE_START)
+    return int(error_code)
+
+
+def _topic_of(reader: _Reader, version: int) -> str:
+    """The id of the topic that follows, or before version 13 its name."""
+    if version < versions.FETCH_BY_TOPIC_ID:
+        return reader.name()
+    return str(uuid.UUID(bytes=bytes(reader.view(16))))
+
+
 def _partitions(reader: _Reader, version: int) -> Iterator[PartitionData]:
-    by_id = version >= versions.FETCH_BY_TOPIC_ID
-    layout = _PARTITION if version >= WITH_LOG_START else _PARTITION_WITHOUT_LOG_START
+    layout = _PARTITION
+    if version < WITH_LOG_START:
+        layout = _PARTITION_WITHOUT_LOG_START
     for _ in range(reader.count()):
-        topic = str(uuid.UUID(bytes=bytes(reader.view(16)))) if by_id else reader.name()
+        topic = _topic_of(reader, version)
         for _ in range(reader.count()):
             number, error_code, high_watermark, last_stable = reader.take(layout)[:4]
             aborted = []
             for _ in range(reader.count()):
                 aborted.append(reader.take(_ABORTED_TRANSACTION))
                 reader.skip_tags()
-            (preferred_replica,) = reader.take(_REPLICA_ID) if version >= WITH_PREFERRED_REPLICA else (-1,)
+            preferred_replica = -1
+            if version >= WITH_PREFERRED_REPLICA:
+                (preferred_replica,) = reader.take(_REPLICA_ID)
             records = reader.view(reader.count())
             reader.skip_tags()
             yield PartitionData(

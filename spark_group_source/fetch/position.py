@@ -57,8 +57,12 @@ class RecordSizes:
         needed = ceil(offsets * self.bytes_per_offset / self.largest_batch) * self.largest_batch
         ahead = min(READ_AHEAD * needed, max_read_ahead)
         # Of small record batches one more: it shows whether the header before it is right.
-        wanted = max(needed, ahead) if ahead >= MIN_READ_AHEAD else needed + self.largest_batch
-        return min(wanted, limit // self.largest_batch * self.largest_batch or limit)
+        wanted = needed + self.largest_batch
+        if ahead >= MIN_READ_AHEAD:
+            wanted = max(needed, ahead)
+        if self.largest_batch > limit:
+            return min(wanted, limit)
+        return min(wanted, limit // self.largest_batch * self.largest_batch)
 
 
 def sizes_of(topic: str, partition: int) -> RecordSizes:
@@ -103,7 +107,10 @@ class FetchPosition:
     @classmethod
     def at_start(cls, offset_range: OffsetRange, max_bytes: int, max_read_ahead: int) -> FetchPosition:
         """The start of a range; no fetch requests more than ``max_bytes`` of its partition."""
-        sizes = sizes_of(offset_range.topic_id or offset_range.topic, offset_range.partition)
+        topic = offset_range.topic
+        if offset_range.topic_id:
+            topic = offset_range.topic_id
+        sizes = sizes_of(topic, offset_range.partition)
         topic_id, start, epoch = offset_range.topic_id, offset_range.start, offset_range.epoch
         return cls(offset_range, topic_id, start, sizes, max_bytes, max_read_ahead, verified_epoch=epoch)
 
@@ -156,7 +163,9 @@ class FetchPosition:
 
         ``last_action`` and ``last_error`` tell what is still to be confirmed, until the position advances.
         """
-        self._attempts = self._attempts + 1 if action is self.last_action else 1
+        if action is not self.last_action:
+            self._attempts = 0
+        self._attempts += 1
         self.last_action, self.last_error = action, error_code
         return self._attempts
 

@@ -35,7 +35,9 @@ class PreferredReplicas:
 
     def rack(self, partitions: set[TopicPartition]) -> str | None:
         """The rack in a fetch of these partitions; None makes the leader send the records itself."""
-        return None if partitions & self._leader_only else self._rack
+        if partitions & self._leader_only:
+            return None
+        return self._rack
 
     def follow(self, tp: TopicPartition, follower: int, asked: int) -> None:
         """The broker ``asked`` named a preferred read replica. Only a leader does, and it names another broker."""

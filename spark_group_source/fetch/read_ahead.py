@@ -55,9 +55,10 @@ class ReadAheadBuffer:
 
     def __init__(self, query_id: str) -> None:
         local = os.environ.get(LOCAL_DIRECTORIES, "").split(",")[0]
-        self._directory = Path(local, _PREFIX + query_id) if local and query_id else None
+        self._directory: Path | None = None
         self._left = self._left_to_take = MAX_BYTES
-        if self._directory is not None:
+        if local and query_id:
+            self._directory = Path(local, _PREFIX + query_id)
             _remove_old(self._directory.parent)
 
     def take(self, wanted: OffsetRange) -> RecordBatches | None:
@@ -74,13 +75,14 @@ class ReadAheadBuffer:
                 return None  # several tasks kept what this one is to read
             start, epoch, records = _read(path)
             batches = find_record_batches(wanted.tp, records)
-            usable = epoch == wanted.epoch and (batches.next_offset or 0) > wanted.start
+            next_offset = batches.next_offset
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecordsError) as error:
             self.remove(wanted, str(error))
             return None
-        if not usable:
+        is_behind = next_offset is None or next_offset <= wanted.start
+        if is_behind or epoch != wanted.epoch:
             _unlink(path)
             return None
         self._left_to_take -= len(records)
@@ -96,7 +98,9 @@ class ReadAheadBuffer:
         """Keeps the record batches with records after the range, if they hold a next range of the same size."""
         path = self._path(read)
         next_offset = batches.next_offset
-        if path is None or leader_epoch == UNKNOWN_EPOCH or next_offset is None or next_offset - read.end < read.size:
+        if path is None or leader_epoch == UNKNOWN_EPOCH:
+            return
+        if next_offset is None or next_offset - read.end < read.size:
             return
         rest = batches.between(read.end, next_offset)
         if not MIN_BYTES <= len(rest.records) <= self._left:

@@ -6,7 +6,6 @@ new leader has the range (KIP-320).
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -36,8 +35,6 @@ from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.response import Response
 from spark_group_source.wire.waiting import poll_readable
 
-log = logging.getLogger(__name__)
-
 PURPOSE = "fetch"
 CONNECT_TIME = 10.0
 """Seconds after which a task connects to no further broker before it has requested new metadata: if many brokers do not
@@ -63,21 +60,38 @@ def read(task: FetchTask) -> Generator[pa.RecordBatch, None, None]:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestedPartition:
+    """One partition of a fetch: ``size`` bytes from ``offset`` on, which was the offset of ``position`` then."""
+
+    position: FetchPosition
+    offset: int
+    size: int
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the position has another offset now."""
+        return self.position.offset != self.offset
+
+
+@dataclass(frozen=True, slots=True)
 class InFlightFetch:
-    """A fetch without a response yet. ``offsets`` and ``sizes`` are what it asks for at each of ``positions``."""
+    """A fetch without a response yet."""
 
     broker: int
     connection: Connection
-    positions: Sequence[FetchPosition]
-    offsets: Sequence[int]
-    sizes: Sequence[int]
+    requested: Sequence[RequestedPartition]
     max_bytes: int
     sent_at: float
     deadline: Deadline
 
+    @property
+    def positions(self) -> list[FetchPosition]:
+        """The positions to fetch for."""
+        return [requested.position for requested in self.requested]
+
     def advanced(self) -> bool:
         """Whether the response brought any position further."""
-        return any(position.offset > offset for position, offset in zip(self.positions, self.offsets, strict=True))
+        return any(requested.position.offset > requested.offset for requested in self.requested)
 
 
 class TaskReader:
@@ -105,30 +119,40 @@ class TaskReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, by offset within each partition. Call it once."""
-        if kept := self._take_kept():
+        kept = self._take_kept()
+        if kept:
             self._send_fetches()
             yield from self._kept_rows(kept)
             self._last_progress = self._clock()
         while not all(position.done for position in self._positions):
             self._send_fetches()
             for broker in self._wait_for_responses():
-                fetch = self._in_flight.pop(broker)
-                response = self._receive(fetch)
-                partitions = self._handle_response(response, fetch) if response else []
-                # The next response arrives while this one is decoded.
-                self._send_fetches()
-                yield from self._rows(partitions, partial(self._handle_damage, fetch))
-                if response:
-                    fetch.connection.reuse_buffer(response)
-                if fetch.advanced():
-                    # Not before the rows: the time that Spark needs for them is not a lack of progress.
-                    self._last_progress = self._clock()
+                yield from self._received_rows(self._in_flight.pop(broker))
             self._check_poll_timeout()
+
+    def _received_rows(self, fetch: InFlightFetch) -> Iterator[pa.RecordBatch]:
+        """The rows of the response to a fetch. Fetches more before it decodes them."""
+        response = self._receive(fetch)
+        partitions: list[PartitionRecords] = []
+        if response is not None:
+            partitions = self._handle_response(response, fetch)
+        # The next response arrives while this one is decoded.
+        self._send_fetches()
+        yield from self._rows(partitions, partial(self._handle_damage, fetch))
+        if response is not None:
+            fetch.connection.reuse_buffer(response)
+        if fetch.advanced():
+            # Not before the rows: the time that Spark needs for them is not a lack of progress.
+            self._last_progress = self._clock()
 
     def _take_kept(self) -> list[PartitionRecords]:
         """The records that earlier tasks kept of the ranges; advances the positions."""
         found = [(position, self._kept.take(position.range)) for position in self._positions]
-        return [self._advance(position, batches) for position, batches in found if batches]
+        taken = []
+        for position, batches in found:
+            if batches:
+                taken.append(self._advance(position, batches))
+        return taken
 
     def _kept_rows(self, kept: list[PartitionRecords]) -> Iterator[pa.RecordBatch]:
         """The rows of kept records. Those that cannot be decoded are removed, and the task fetches them."""
@@ -194,7 +218,8 @@ class TaskReader:
         connect_by = Deadline.after(CONNECT_TIME, self._clock)
         idle = [broker for broker in by_broker if broker not in self._in_flight]
         for broker in sorted(idle, key=self._preference):
-            if throttled := self._cluster.throttle_remaining(broker, PURPOSE):
+            throttled = self._cluster.throttle_remaining(broker, PURPOSE)
+            if throttled:
                 self._wait_for_throttling(broker, by_broker[broker], throttled)
             else:
                 self._send(broker, by_broker[broker], connect_by)
@@ -202,8 +227,17 @@ class TaskReader:
     def _due(self) -> list[FetchPosition]:
         """The positions to fetch now: those without a delay, and not in a fetch in flight."""
         now = self._clock()
-        in_flight = {id(position) for fetch in self._in_flight.values() for position in fetch.positions}
-        return [p for p in self._positions if not p.done and p.next_fetch_at <= now and id(p) not in in_flight]
+        in_flight: set[int] = set()
+        for fetch in self._in_flight.values():
+            for requested in fetch.requested:
+                in_flight.add(id(requested.position))
+        due = []
+        for position in self._positions:
+            is_delayed = position.next_fetch_at > now
+            if position.done or is_delayed or id(position) in in_flight:
+                continue
+            due.append(position)
+        return due
 
     def _wait_for_throttling(self, broker: int, positions: list[FetchPosition], seconds: float) -> None:
         """Delays the fetches of one broker. The task still reads from the others."""
@@ -236,12 +270,8 @@ class TaskReader:
         except RetriableError as error:
             self._errors.back_off(positions, error.happened)
             return
-        offsets = [position.offset for position in positions]
-        sizes = [position.partition_max_bytes for position in positions]
-        sent_at = self._clock()
-        self._in_flight[broker] = InFlightFetch(
-            broker, connection, positions, offsets, sizes, max_bytes, sent_at, deadline
-        )
+        requested = [RequestedPartition(p, p.offset, p.partition_max_bytes) for p in positions]
+        self._in_flight[broker] = InFlightFetch(broker, connection, requested, max_bytes, self._clock(), deadline)
 
     def _wait_for_responses(self) -> list[int]:
         """The brokers whose response has begun to arrive; waits for the first, and gives up on overdue ones.
@@ -250,9 +280,12 @@ class TaskReader:
         """
         now = self._clock()
         left = self._stuck_at - now
-        delays = [each.next_fetch_at - now for each in self._positions if each.next_fetch_at > now and not each.done]
+        delays = self._delays(now)
         if not self._in_flight:
-            time.sleep(max(0.0, min(*delays, left)) if delays else 0.0)
+            pause = 0.0
+            if delays:
+                pause = max(0.0, min(*delays, left))
+            time.sleep(pause)
             return []
         request_timeouts = [fetch.deadline.remaining() for fetch in self._in_flight.values()]
         broker_of = {fetch.connection.fileno(): broker for broker, fetch in self._in_flight.items()}
@@ -260,6 +293,14 @@ class TaskReader:
         ready = [broker_of[descriptor] for descriptor in readable]
         self._give_up_overdue(ready)
         return ready
+
+    def _delays(self, now: float) -> list[float]:
+        """Seconds until the next fetch of each position that has a delay."""
+        delays = []
+        for position in self._positions:
+            if position.next_fetch_at > now and not position.done:
+                delays.append(position.next_fetch_at - now)
+        return delays
 
     def _give_up_overdue(self, ready: Sequence[int]) -> None:
         """Closes the connections of brokers that did not answer in time; ``ready`` have."""
@@ -288,8 +329,11 @@ class TaskReader:
             return []
         positions = self._requested(partitions, fetch, by_id=version >= versions.FETCH_BY_TOPIC_ID)
         unused_bytes = fetch.max_bytes - sum(len(partition.records) for partition in partitions)
-        answers = [self._handle_partition(*each, fetch, unused_bytes) for each in positions]
-        records = [each for each in answers if each is not None]
+        records = []
+        for position, data in positions:
+            received = self._handle_partition(position, data, fetch, unused_bytes)
+            if received is not None:
+                records.append(received)
         if not records:
             self._wait_for_progress(fetch)
         return records
@@ -298,19 +342,23 @@ class TaskReader:
         self, partitions: Sequence[PartitionData], fetch: InFlightFetch, *, by_id: bool
     ) -> list[tuple[FetchPosition, PartitionData]]:
         """The position of each partition in a response, without those that moved since the fetch was sent."""
-        asked = zip(fetch.positions, fetch.offsets, strict=True)
-        requested = {(p.topic_id if by_id else p.tp.topic, p.tp.partition): (p, offset) for p, offset in asked}
+        requested: dict[tuple[str, int], RequestedPartition] = {}
+        for each in fetch.requested:
+            topic = each.position.tp.topic
+            if by_id:
+                topic = each.position.topic_id
+            requested[topic, each.position.tp.partition] = each
         found = []
         for data in partitions:
             key = data.topic, data.partition
             if key not in requested:
                 tp = f"partition {data.partition} of topic {data.topic}"
                 raise ProtocolError(f"A broker answered a fetch with {tp}, which was not requested.")
-            position, offset = requested.pop(key)
-            if position.offset == offset:
-                found.append((position, data))
-        for position, _ in requested.values():
-            position.last_problem = f"the response of broker {fetch.broker} lacks the partition"
+            answered = requested.pop(key)
+            if not answered.has_moved:
+                found.append((answered.position, data))
+        for unanswered in requested.values():
+            unanswered.position.last_problem = f"the response of broker {fetch.broker} lacks the partition"
         return found
 
     def _handle_partition(
@@ -337,11 +385,13 @@ class TaskReader:
         """
         min_pause = self._cluster.options.retry_backoff
         max_pause = max(self._max_wait, min_pause)
-        for position, offset, size in zip(fetch.positions, fetch.offsets, fetch.sizes, strict=True):
+        for requested in fetch.requested:
+            position = requested.position
             backs_off = position.next_fetch_at > self._clock()
-            asks_for_more = position.partition_max_bytes > size
+            asks_for_more = position.partition_max_bytes > requested.size
             asks_another = self._replicas.broker(position.tp, fetch.broker) != fetch.broker
-            if position.offset == offset and not (backs_off or asks_for_more or asks_another):
+            is_excused = backs_off or asks_for_more or asks_another
+            if not is_excused and not requested.has_moved:
                 position.wait_for_progress(fetch.sent_at, min_pause, max_pause)
 
     def _received(self, position: FetchPosition, data: PartitionData, unused_bytes: int) -> PartitionRecords | None:
@@ -359,10 +409,7 @@ class TaskReader:
             self._request_more(position)
             self._errors.handle_earlier_records(position)
             return None
-        behind_gap = position.offset < batches.base_offset(0)
-        has_next = (batches.next_offset or 0) < max(data.high_watermark, position.range.end)
-        if lone and behind_gap and has_next and position.partition_max_bytes < position.max_bytes:
-            # A gap of compaction, or a wrong base offset: the next record batch tells, if it fits in a response.
+        if lone and self._next_batch_may_contradict(position, batches, data.high_watermark):
             self._request_more(position)
             return None
         position.sizes.observe(batches)
@@ -370,6 +417,18 @@ class TaskReader:
             # The list of aborted transactions belongs to this response alone.
             self._kept.keep(position.range, position.leader_epoch, batches)
         return self._advance(position, batches, data.aborted)
+
+    def _next_batch_may_contradict(self, position: FetchPosition, batches: RecordBatches, high_watermark: int) -> bool:
+        """Whether the only record batch of a response has to wait for its successor, which a larger response may hold.
+
+        The gap before it is one of compaction, or the base offset is wrong: the successor shows which.
+        """
+        next_offset = batches.next_offset
+        is_behind_gap = position.offset < batches.base_offset(0)
+        if next_offset is None or not is_behind_gap:
+            return False
+        has_next = next_offset < max(high_watermark, position.range.end)
+        return has_next and position.partition_max_bytes < position.max_bytes
 
     def _request_more(self, position: FetchPosition) -> None:
         position.request_more(min(READ_AHEAD * position.partition_max_bytes, position.max_bytes))
@@ -379,7 +438,10 @@ class TaskReader:
     ) -> PartitionRecords:
         """Advances by the headers of the record batches: markers and gaps may follow the last visible record."""
         records = PartitionRecords(batches, position.offset, position.range.end, aborted)
-        position.advance(batches.next_offset or position.offset)
+        next_offset = batches.next_offset
+        if next_offset is None:
+            next_offset = position.offset
+        position.advance(next_offset)
         return records
 
     def _handle_incomplete(self, position: FetchPosition, batches: RecordBatches, unused_bytes: int) -> None:
@@ -388,11 +450,15 @@ class TaskReader:
         Raises:
             CorruptRecords: there was room for it, or no response has room for it: its length is wrong.
         """
-        received, size = len(batches.records), batches.incomplete_batch_size or 0
+        received, size = len(batches.records), batches.incomplete_batch_size
+        if size is None:
+            size = 0
+        damage = f"its header says {size} bytes, but the broker sent fewer"
+        if size > MAX_REQUEST_BYTES:
+            raise batches.location(0).corrupt(f"{damage}, and a fetch requests at most {MAX_REQUEST_BYTES}")
         had_room = 0 < size <= min(position.partition_max_bytes, received + unused_bytes)
-        if had_room or size > MAX_REQUEST_BYTES:
-            limit = f", and a fetch requests at most {MAX_REQUEST_BYTES}" if size > MAX_REQUEST_BYTES else ""
-            raise batches.location(0).corrupt(f"its header says {size} bytes, but the broker sent fewer{limit}")
+        if had_room:
+            raise batches.location(0).corrupt(damage)
         position.request_more(size)
         self._errors.back_off([position], f"the response has {received} bytes, less than one record batch")
 
@@ -420,9 +486,10 @@ class TaskReader:
             return
         stuck = now - self._last_progress
         self._decide_pending()
-        pending = [
-            f"{each.range} at offset {each.offset} ({each.last_problem})" for each in self._positions if not each.done
-        ]
+        pending = []
+        for position in self._positions:
+            if not position.done:
+                pending.append(f"{position.range} at offset {position.offset} ({position.last_problem})")
         if pending:
             raise DeadlineExceeded(
                 f"A task fetched no records for {stuck:.1f} s: {some(pending, most=MAX_LISTED)}.",

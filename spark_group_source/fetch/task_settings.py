@@ -38,4 +38,6 @@ class FetchSettings:
     @property
     def partition_max_bytes(self) -> int:
         """Maximum size of one partition in a Fetch request (``PartitionMaxBytes`` in the protocol)."""
-        return min(self.max_bytes, self.max_partition_fetch_bytes or self.fetch_max_bytes)
+        if not self.max_partition_fetch_bytes:
+            return self.max_bytes
+        return min(self.max_bytes, self.max_partition_fetch_bytes)
