@@ -21,7 +21,9 @@ BOOT_TIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 def monotonic() -> float:
     """Monotonic seconds, with the time that the machine was suspended where the system tells it."""
-    return time.monotonic() if BOOT_TIME is None else time.clock_gettime(BOOT_TIME)
+    if BOOT_TIME is None:
+        return time.monotonic()
+    return time.clock_gettime(BOOT_TIME)
 
 
 class Wakeup(Protocol):

@@ -70,13 +70,21 @@ class Grace:
                 before do not count.
         """
         now = self._clock()
-        first_at = now if self._first_at is None else self._first_at
-        # After a long time without an answer, nobody has rejected or accepted it since the rejection before.
-        silent = now - self._last_at > GRACE_PERIOD
-        if silent or (responded_at is not None and responded_at > first_at):
+        first_at = self._first_at
+        if first_at is None or self._is_first_in_a_row(first_at, now, responded_at):
             first_at = now
         self._first_at, self._last_at = first_at, now
-        return Rejection(now - first_at, GRACE_PERIOD if self.worked else self._before_success)
+        timeout = self._before_success
+        if self.worked:
+            timeout = GRACE_PERIOD
+        return Rejection(now - first_at, timeout)
+
+    def _is_first_in_a_row(self, first_at: float, now: float, responded_at: float | None) -> bool:
+        """Whether the rejections since ``first_at`` do not count any more."""
+        # After a long time without an answer, nobody has rejected or accepted it since the rejection before.
+        if now - self._last_at > GRACE_PERIOD:
+            return True
+        return responded_at is not None and responded_at > first_at
 
 
 class Permission:

@@ -50,7 +50,8 @@ class LoggedSource:
         offsets: dict[TopicPartition, int] = {}
         for topic, partitions in _mapping(topics).items():
             for number, offset in _mapping(partitions).items():
-                if not number.isdecimal() or type(offset) is not int or offset < 0:
+                is_offset = type(offset) is int and offset >= 0  # JSON's true is an instance of int in Python
+                if not is_offset or not number.isdecimal():
                     raise ValueError(f"{number} at {offset}")
                 offsets[TopicPartition(topic, int(number))] = offset
         return offsets
@@ -62,9 +63,12 @@ class LoggedSource:
 
     def __str__(self) -> str:
         try:
-            return f"{self.name}: {names(self.topics) or 'nothing read'}"
+            topics = self.topics
         except ValueError:
             return f"{self.name}: not Kafka"
+        if not topics:
+            return f"{self.name}: nothing read"
+        return f"{self.name}: {names(topics)}"
 
 
 def parse_log(content: bytes) -> list[LoggedSource]:
@@ -82,7 +86,12 @@ def parse_log(content: bytes) -> list[LoggedSource]:
         raise ValueError("it ends before the first source")
     if lines[0].strip():
         _mapping(json.loads(lines[0]))
-    sources = [_named(line) if version == "v2" else LoggedSource(str(at), line) for at, line in enumerate(lines[1:])]
+    sources = []
+    for at, line in enumerate(lines[1:]):
+        if version == "v2":
+            sources.append(_named(line))
+        else:
+            sources.append(LoggedSource(str(at), line))
     for each in sources:
         if not each.offset:
             raise ValueError(f"source {each.name} has no offset")
@@ -98,7 +107,7 @@ def check_commit(content: bytes) -> None:
         ValueError: the file is empty or cut off; the message is the problem.
     """
     version, _, commit = content.decode().partition("\n")
-    if not version.startswith("v") or not version[1:].isdecimal():
+    if not re.fullmatch(r"v\d+", version):
         raise ValueError("it has no version")
     if commit.strip():
         _mapping(json.loads(commit))
@@ -112,28 +121,44 @@ def choose(checkpoint: str, sources: Sequence[LoggedSource], wanted: str | int |
     Raises:
         CannotMigrate: there is no such source, or more than one.
     """
-    matching = list(sources)
-    if isinstance(wanted, int):
-        matching = [logged for logged in sources if logged.name == str(wanted)]
-    elif wanted is not None:
-        topics = {topic.strip() for topic in wanted.split(",")}
-        kafka = [logged for logged in sources if _is_kafka(logged)]
-        matching = [logged for logged in kafka if topics == logged.topics] or [
-            logged for logged in kafka if topics <= logged.topics
-        ]
-        matching = matching or [logged for logged in sources if logged.name == wanted]
+    matching = _matching(sources, wanted)
     if len(matching) == 1:
         return matching[0]
     listed = some([str(logged) for logged in sources], "; ")
     if wanted is None:
         happened = f"The query of {checkpoint} has {len(sources)} sources: {listed}."
+    elif not matching:
+        happened = f"No sources of {checkpoint} are {wanted!r}; the query has {listed}."
     else:
-        happened = f"{len(matching) or 'No'} sources of {checkpoint} are {wanted!r}; the query has {listed}."
+        happened = f"{len(matching)} sources of {checkpoint} are {wanted!r}; the query has {listed}."
     raise CannotMigrate(
         happened,
         "Choose one with source=: its topics as in 'subscribe', or its number if others have the same topics."
         " Each source becomes one load() with its own 'kafka.group.id'.",
     )
+
+
+def _matching(sources: Sequence[LoggedSource], wanted: str | int | None) -> list[LoggedSource]:
+    if wanted is None:
+        return list(sources)
+    if isinstance(wanted, str):
+        of_topics = _with_topics(sources, {topic.strip() for topic in wanted.split(",")})
+        if of_topics:
+            return of_topics
+    return [logged for logged in sources if logged.name == str(wanted)]
+
+
+def _with_topics(sources: Iterable[LoggedSource], topics: set[str]) -> list[LoggedSource]:
+    """The sources of exactly these topics; without one, those that have these among their topics."""
+    exactly, among_others = [], []
+    for logged in sources:
+        if not _is_kafka(logged):
+            continue
+        if topics == logged.topics:
+            exactly.append(logged)
+        elif topics < logged.topics:
+            among_others.append(logged)
+    return exactly if exactly else among_others
 
 
 def kafka_offsets(checkpoint: str, source: LoggedSource) -> dict[TopicPartition, int]:
@@ -155,7 +180,8 @@ def kafka_offsets(checkpoint: str, source: LoggedSource) -> dict[TopicPartition,
 
 
 def _other_kind(checkpoint: str, source: LoggedSource) -> CannotMigrate:
-    if source.offset.startswith("{") and {"topics", "version"} <= json.loads(source.offset).keys():
+    is_object = source.offset.startswith("{")
+    if is_object and {"topics", "version"} <= json.loads(source.offset).keys():
         return CannotMigrate(
             f'The query of {checkpoint} reads with format("kafka-group") already.',
             "Nothing has to be moved: continue with this checkpoint.",
@@ -193,7 +219,7 @@ before a query may switch that off, Spark asks for two batches that are logged i
 
 def batch_numbers(names: Iterable[str]) -> list[int]:
     """The batches among the names of files, sorted. Spark writes other files beside them: temporary ones, checksums."""
-    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+    return sorted([int(name) for name in names if re.fullmatch(r"[0-9]+", name)])
 
 
 def last_batch(checkpoint: str, logged: Sequence[int], committed: Collection[int]) -> int:
@@ -216,7 +242,9 @@ def last_batch(checkpoint: str, logged: Sequence[int], committed: Collection[int
             "Restore the missing files of the directory offsets.",
         )
     recent = logged[-CONTIGUOUS:]
-    if last - recent[0] != len(recent) - 1 or (len(logged) == 1 and last > 0):
+    has_gap = last - recent[0] != len(recent) - 1
+    lacks_the_first = len(logged) == 1 and last > 0
+    if has_gap or lacks_the_first:
         raise CannotMigrate(
             f"The log of {checkpoint} has gaps: its last batches are {', '.join(map(str, recent))}. The query writes"
             " it asynchronously (asyncProgressTrackingEnabled), and its sink may have later batches than the log.",
@@ -260,23 +288,28 @@ class CheckpointFiles:
     def has_directory(self, name: str) -> bool:
         """Whether there is a directory with this name."""
         paths = self._paths(self._path(name))
-        return paths is not None and not any(path.endswith(f"/{name}") for path in paths)
+        if paths is None:
+            return False
+        return not _has_name(paths, name)
 
     def has_file(self, name: str) -> bool:
         """Whether there is a file with this name."""
-        return any(path.endswith(f"/{name}") for path in self._paths(self._path(name)) or [])
+        return _has_name(self._existing(self._path(name)), name)
 
     def names(self, directory: str) -> list[str] | None:
         """The names of the files right in this directory, without hidden ones; ``None`` if there is no directory."""
         paths = self._paths(self._path(directory))
         if paths is None:
             return None
-        return [path.rpartition("/")[2] for path in paths if path.split("/")[-2:-1] == [directory]]
+        return [path.rpartition("/")[2] for path in paths if _directory_of(path) == directory]
 
     def parents(self, directory: str) -> list[str]:
         """The names of the subdirectories that contain this directory with a file in it."""
-        paths = self._paths(f"{_literal(self._directory)}/*/{directory}") or []
-        return sorted({path.split("/")[-3] for path in paths if path.split("/")[-2:-1] == [directory]})
+        parents = set()
+        for path in self._existing(f"{_literal(self._directory)}/*/{directory}"):
+            if _directory_of(path) == directory:
+                parents.add(path.split("/")[-3])
+        return sorted(parents)
 
     def content(self, name: str) -> bytes:
         """The bytes of a file.
@@ -294,6 +327,13 @@ class CheckpointFiles:
 
     def _path(self, name: str) -> str:
         return f"{_literal(self._directory)}/{name}"
+
+    def _existing(self, pattern: str) -> list[str]:
+        """As :meth:`_paths`; empty if nothing exists there."""
+        paths = self._paths(pattern)
+        if paths is None:
+            return []
+        return paths
 
     def _paths(self, pattern: str) -> list[str] | None:
         """The paths of the files below; ``None`` if nothing exists there.
@@ -313,6 +353,15 @@ class CheckpointFiles:
         return self._spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(list(patterns))
 
 
+def _has_name(paths: Iterable[str], name: str) -> bool:
+    return any(path.endswith(f"/{name}") for path in paths)
+
+
+def _directory_of(path: str) -> str:
+    """The name of the directory that holds this file."""
+    return path.rpartition("/")[0].rpartition("/")[2]
+
+
 def _literal(path: str) -> str:
     """The path for Spark's reader, which takes these characters as a pattern."""
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", path.rstrip("/"))
@@ -329,7 +378,10 @@ def starting_offsets(spark: SparkSession, checkpoint: str, source: str | int | N
     """See :func:`spark_group_source.offsets_of_checkpoint`."""
     files = CheckpointFiles(spark, checkpoint)
     # The commits first: Spark logs a batch before it commits it. The log of a running query is not damaged.
-    committed = batch_numbers(files.names("commits") or [])
+    completed = files.names("commits")
+    committed: list[int] = []
+    if completed is not None:
+        committed = batch_numbers(completed)
     names = files.names("offsets")
     if names is None:
         raise _not_a_checkpoint(spark, checkpoint, files)
@@ -361,15 +413,19 @@ def _read(checkpoint: str, files: CheckpointFiles, name: str, parse: Callable[[b
 
 def _not_a_checkpoint(spark: SparkSession, directory: str, files: CheckpointFiles) -> CannotMigrate:
     path = directory.rstrip("/").split("/")
-    for above in ("/".join(path[:at]) for at in (-1, -2) if path[at:][0] in PARTS):
-        if CheckpointFiles(spark, above).names("offsets") is not None:
+    for levels in (1, 2):
+        part = path[-levels:][0]
+        above = "/".join(path[:-levels])
+        if part in PARTS and CheckpointFiles(spark, above).names("offsets") is not None:
             return CannotMigrate(
                 f"{directory} is a part of the checkpoint {above}.", "Give the path of the checkpoint."
             )
     if files.has_file("metadata"):
         return nothing_read(directory)
     hints = [f"It contains the checkpoint {name}." for name in files.parents("offsets")]
-    hints += [f"It is the output of a query: {kind}." for name, kind in SINKS.items() if files.has_directory(name)]
+    for name, kind in SINKS.items():
+        if files.has_directory(name):
+            hints.append(f"It is the output of a query: {kind}.")
     return CannotMigrate(
         f"{directory} is not a checkpoint: Spark finds no directory 'offsets' in it. {some(hints, ' ')}".rstrip(),
         "Give the path in the option 'checkpointLocation' of the old query.",

@@ -51,7 +51,8 @@ EARLIEST, LATEST = -2, -1
 
 def may_be_same(topic_id: str, other: str) -> bool:
     """Whether two ids may be those of one topic; an empty one is unknown."""
-    return not (topic_id and other) or topic_id == other
+    is_unknown = not topic_id or not other
+    return is_unknown or topic_id == other
 
 
 def topics_of(partitions: Iterable[TopicPartition]) -> set[str]:
@@ -121,7 +122,9 @@ class PinnedStart(NamedTuple):
         """What the offset JSON has for it beside the topic id."""
         if self.offset is not None:
             return [self.offset, self.epoch]
-        return [None, self.epoch, self.since, self.leaderless] if self.since else None
+        if self.since:
+            return [None, self.epoch, self.since, self.leaderless]
+        return None
 
 
 PinnedOffsets = Mapping[TopicPartition, PinnedStart]
@@ -156,7 +159,8 @@ class BatchOffset:
     @property
     def is_empty(self) -> bool:
         """Whether the checkpoint is new: the query has not logged any offset."""
-        return not (self.ranges or self.group or self.pinned_starts)
+        has_partitions = bool(self.ranges) or bool(self.pinned_starts)
+        return not has_partitions and not self.group
 
     @classmethod
     def of(cls, ranges: Iterable[OffsetRange], group: str = "") -> BatchOffset:
@@ -177,7 +181,8 @@ class BatchOffset:
         Raises:
             CheckpointError: a member of another group logged this offset.
         """
-        if self.group and self.group != group_id:
+        is_unknown = not self.group
+        if not is_unknown and self.group != group_id:
             raise CheckpointError(
                 f"The checkpoint belongs to the group '{self.group}', and 'kafka.group.id' is '{group_id}'.",
                 f"Set 'kafka.group.id' to '{self.group}', or use a new checkpointLocation. The query then starts at the"
@@ -197,9 +202,7 @@ class BatchOffset:
         topics: dict[str, Any] = {}
         for read in sorted(self.ranges.values()):
             topic = topics.setdefault(read.topic, {"id": read.topic_id, "partitions": {}})
-            epoch = [] if read.epoch == UNKNOWN_EPOCH else [read.epoch]
-            after_end = epoch if read.lineage == NO_LINEAGE else [read.epoch, read.lineage]
-            topic["partitions"][str(read.partition)] = [read.start, read.end, *after_end]
+            topic["partitions"][str(read.partition)] = _logged_range(read)
         logged: dict[str, Any] = {"group": self.group, "topics": topics, "version": VERSION}
         if self.cluster:
             logged["cluster"] = self.cluster
@@ -227,23 +230,9 @@ class BatchOffset:
         if version not in range(1, VERSION + 1):
             raise _unreadable(logged)
         try:
-            ranges = [
-                _range(name, int(number), str(topic["id"]), *offsets)
-                for name, topic in logged["topics"].items()
-                for number, offsets in topic["partitions"].items()
-            ]
-            starts = {
-                TopicPartition(name, int(number)): PinnedStart(
-                    str(topic.get("id", "")), *(at if isinstance(at, list) else [at])
-                )
-                for name, topic in logged.get("starts", {}).items()
-                for number, at in topic.get("partitions", topic).items()
-            }
-            resets = {
-                TopicPartition(name, int(number))
-                for name, numbers in logged.get("resets", {}).items()
-                for number in numbers
-            }
+            ranges = _ranges(logged["topics"])
+            starts = _pinned_starts(logged.get("starts", {}))
+            resets = _resets(logged.get("resets", {}))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 f"The checkpoint has offsets of another source: {_shown(logged)}.", _NEW_CHECKPOINT
@@ -252,7 +241,7 @@ class BatchOffset:
         return replace(
             offset,
             pinned_starts=starts,
-            resets=frozenset(resets),
+            resets=resets,
             repeated=logged.get("repeated", False) is True,
             cluster=str(logged.get("cluster", "")),
             checkpoint=str(logged.get("checkpoint", "")),
@@ -278,10 +267,40 @@ _NEW_CHECKPOINT = "Use a new checkpointLocation. The query then starts at the gr
 _MAX_SHOWN = 200  # characters
 
 
-def _range(
-    topic: str, number: int, topic_id: str, start: int, end: int, epoch: int = UNKNOWN_EPOCH, lineage: int = NO_LINEAGE
-) -> OffsetRange:
-    return OffsetRange(topic, number, int(start), int(end), topic_id, int(epoch), int(lineage))
+def _logged_range(read: OffsetRange) -> list[int]:
+    """The numbers of a range in the offset JSON."""
+    if read.lineage != NO_LINEAGE:
+        return [read.start, read.end, read.epoch, read.lineage]
+    if read.epoch != UNKNOWN_EPOCH:
+        return [read.start, read.end, read.epoch]
+    return [read.start, read.end]
+
+
+def _ranges(topics: Mapping[str, Any]) -> list[OffsetRange]:
+    ranges = []
+    for name, topic in topics.items():
+        topic_id = str(topic["id"])
+        for number, (start, end, *moved) in topic["partitions"].items():
+            ranges.append(OffsetRange(name, int(number), int(start), int(end), topic_id, *map(int, moved)))
+    return ranges
+
+
+def _pinned_starts(topics: Mapping[str, Any]) -> dict[TopicPartition, PinnedStart]:
+    starts = {}
+    for name, topic in topics.items():
+        topic_id = str(topic.get("id", ""))
+        for number, at in topic.get("partitions", topic).items():
+            fields = at if isinstance(at, list) else [at]  # before it was only the offset
+            starts[TopicPartition(name, int(number))] = PinnedStart(topic_id, *fields)
+    return starts
+
+
+def _resets(topics: Mapping[str, Any]) -> Partitions:
+    resets = set()
+    for name, numbers in topics.items():
+        for number in numbers:
+            resets.add(TopicPartition(name, int(number)))
+    return frozenset(resets)
 
 
 def _unreadable(logged: Mapping[str, Any]) -> CheckpointError:
@@ -301,17 +320,20 @@ def _unreadable(logged: Mapping[str, Any]) -> CheckpointError:
 
 def _is_of_sparks_kafka_source(logged: Mapping[str, Any]) -> bool:
     """Whether ``format("kafka")`` wrote it: ``{topic: {partition: offset}}``."""
-    return all(
-        isinstance(partitions, Mapping)
-        and partitions
-        and all(str(number).isdecimal() and isinstance(offset, int) for number, offset in partitions.items())
-        for partitions in logged.values()
-    )
+    for partitions in logged.values():
+        if not isinstance(partitions, Mapping) or not partitions:
+            return False
+        for number, offset in partitions.items():
+            if not str(number).isdecimal() or not isinstance(offset, int):
+                return False
+    return True
 
 
 def _shown(logged: Mapping[str, Any]) -> str:
     text = json.dumps(logged)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} ..."
+    if len(text) <= _MAX_SHOWN:
+        return text
+    return f"{text[:_MAX_SHOWN]} ..."
 
 
 COUNTERS = "#counters"
@@ -327,10 +349,10 @@ def latest_offset_json(end_offsets: Offsets, counters: Mapping[str, int]) -> dic
 
 def parse_latest_offset(reported: Mapping[str, Any]) -> tuple[dict[TopicPartition, int], Mapping[str, int] | None]:
     """The end offsets and the counters; counters are ``None`` if the report has none."""
-    end_offsets = {
-        TopicPartition(topic, int(number)): int(end)
-        for topic, partitions in reported.items()
-        if topic != COUNTERS
-        for number, end in partitions.items()
-    }
+    end_offsets = {}
+    for topic, partitions in reported.items():
+        if topic == COUNTERS:
+            continue
+        for number, end in partitions.items():
+            end_offsets[TopicPartition(topic, int(number))] = int(end)
     return end_offsets, reported.get(COUNTERS)
