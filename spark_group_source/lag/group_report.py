@@ -118,13 +118,16 @@ _SETTLED = ("Stable", "Empty", "Dead", UNKNOWN)
 def rebalances(snapshots: Sequence[Snapshot]) -> Table:
     """Each change of members or owners, at the first snapshot after its rebalance."""
     rows: list[tuple[object, ...]] = [("UTC", "joined", "left", "partitions with a new owner")]
-    settled = [each for each in snapshots if each.group.state in _SETTLED]
-    for before, after in pairwise(settled):
+    for before, after in pairwise(_settled(snapshots)):
         old, new = _member_ids(before), _member_ids(after)
         moved = _moved(before, after)
         if moved > 0 or old != new:
             rows.append((_utc(after.sample.at), len(new - old), len(old - new), moved))
     return rows
+
+
+def _settled(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+    return [each for each in snapshots if each.group.state in _SETTLED]
 
 
 def _member_ids(seen: Snapshot) -> set[str]:
@@ -133,13 +136,18 @@ def _member_ids(seen: Snapshot) -> set[str]:
 
 def _moved(before: Snapshot, after: Snapshot) -> int:
     """The number of partitions that have another owner than before, or none."""
-    was = {tp: each.member_id for tp, each in before.owners().items()}
-    now = {tp: each.member_id for tp, each in after.owners().items()}
+    was, now = before.owners(), after.owners()
     moved = 0
     for tp in was.keys() | now.keys():
-        if was.get(tp) != now.get(tp):
+        if _id(was.get(tp)) != _id(now.get(tp)):
             moved += 1
     return moved
+
+
+def _id(owner: MemberDescription | None) -> str | None:
+    if owner is None:
+        return None
+    return owner.member_id
 
 
 def page(group: str, snapshots: Sequence[Snapshot]) -> str:
@@ -185,7 +193,7 @@ MARGIN = 5
 def _chart(snapshots: Sequence[Snapshot]) -> str:
     """The lag over time, from 0 to its maximum."""
     first, last = snapshots[0].sample.at, snapshots[-1].sample.at
-    lags = {each.sample.at: sum(tp.lag for tp in each.sample.partitions()) for each in snapshots}
+    lags = {each.sample.at: each.sample.total() for each in snapshots}
     largest = max(lags.values())
     width, height = float(CHART_WIDTH), float(CHART_HEIGHT)
     if last != first:

@@ -43,6 +43,10 @@ class Sample:
         known = sorted(self.positions.keys() & self.ends.keys())
         return tuple(PartitionLag(tp, self.positions[tp], self.ends[tp]) for tp in known)
 
+    def total(self) -> int:
+        """The sum of the known lags."""
+        return sum(each.lag for each in self.partitions())
+
     def unknown(self) -> tuple[TopicPartition, ...]:
         """The partitions whose lag is unknown, sorted."""
         return tuple(sorted(self.positions.keys() - self.ends.keys()))
