@@ -118,7 +118,7 @@ RETRY_BACKOFF = 0.1
 def _retry_until_response(request: Callable[[], Result | RequestFailed], deadline: Deadline) -> Result:
     result = retry_until_response(request, deadline, RETRY_BACKOFF)
     if isinstance(result, RequestFailed):
-        raise BrokerUnavailable(f"The group's coordinator gives no answer: {result.reason.rstrip('.')}.")
+        raise BrokerUnavailable(f"The group's coordinator does not answer: {result.reason.rstrip('.')}.")
     return result
 
 
@@ -130,7 +130,7 @@ BACKOFF = (5.0, 60.0)
 
 
 class ThrottledLagClient:
-    """Looks up a group when a lookup is due. If a lookup fails, this logs a warning and backs off."""
+    """Looks up a group when a lookup is due. After a failed lookup it logs a warning and backs off."""
 
     def __init__(self, client: GroupLagClient, clock: Clock = monotonic) -> None:
         self._client = client
@@ -144,7 +144,7 @@ class ThrottledLagClient:
         return self._client.group
 
     def sample(self, last: bool = False) -> Sample | None:
-        """The result of a lookup; ``None`` if no lookup is due. The ``last`` one is due at once, except in backoff."""
+        """The result of a lookup; ``None`` if none is due. The ``last`` lookup is due unless the client backs off."""
         if not self._is_due(last):
             return None
         try:

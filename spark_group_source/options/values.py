@@ -1,4 +1,7 @@
-"""Parsers of values. A parser raises ValueError for an invalid text; it completes "It must be"."""
+"""Parsers of values.
+
+A parser raises ValueError for an invalid text; the message completes "It must be".
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ MAX_TEXT_BYTES = 2**15 - 1
 """Maximum size in bytes of a text in a Kafka request, whose length has 16 bits."""
 
 MEMBER_SUFFIX_BYTES = 64
-"""Room for what a coordinator appends to a client id to make a member id of it: a hyphen and a UUID."""
+"""Maximum size in bytes of what a coordinator appends to a client id to make a member id: a hyphen and a UUID."""
 
 FOREVER = 1e9
-"""The longest time in seconds, about 31 years. Java's 64-bit milliseconds are longer than any wait of Python."""
+"""The longest time in seconds, about 31 years. Python cannot wait as long as Java's 64-bit milliseconds allow."""
 
 
 def host_ports(text: str) -> tuple[tuple[str, int], ...]:
@@ -63,14 +66,14 @@ def wire_name(text: str) -> str:
 
 
 def optional_wire_name(text: str) -> str | None:
-    """As :func:`wire_name`; ``None`` for a blank text, which is the default of Kafka's Java client."""
+    """As :func:`wire_name`, or ``None`` for a blank text, which is the default of Kafka's Java client."""
     if not text.strip():
         return None
     return wire_name(text)
 
 
 def client_id(text: str) -> str:
-    """As :func:`wire_name`, with room for a member id; a blank text means the source's own choice."""
+    """As :func:`wire_name`, with room for the suffix of a member id; empty for a blank text."""
     if not text.strip():
         return ""
     return _fitting(text, MAX_TEXT_BYTES - MEMBER_SUFFIX_BYTES)
@@ -222,7 +225,7 @@ def byte_string(text: str) -> int:
 
 
 def socket_buffer_size(text: str) -> int:
-    """The size of a socket buffer in bytes; -1 leaves it to the operating system."""
+    """The size of a socket buffer in bytes, or -1 for the choice of the operating system."""
     if text.strip() == "-1":
         return -1
     try:
@@ -232,7 +235,7 @@ def socket_buffer_size(text: str) -> int:
 
 
 def byte_count(text: str) -> int:
-    """A number of bytes, also 0."""
+    """A number of bytes, at least 0."""
     return _whole_number(text, 0, MAX_INT32, " of bytes")
 
 
@@ -250,7 +253,7 @@ def port_range(text: str) -> tuple[int, int]:
 
 
 def dns_lookup(text: str) -> bool:
-    """Whether the canonical names of their addresses replace the bootstrap servers."""
+    """Whether the client resolves the bootstrap servers to the canonical names of their addresses."""
     canonical = "resolve_canonical_bootstrap_servers_only"
     return word(text, "use_all_dns_ips", canonical) == canonical
 
@@ -291,7 +294,7 @@ _INTERVAL_UNITS = {
 
 
 def interval(text: str) -> float:
-    """An interval as ``trigger(processingTime=...)`` takes it, in seconds; the short units of durations are allowed."""
+    """An interval as ``trigger(processingTime=...)`` accepts it, or with the short units of durations, in seconds."""
     expected = "a number with a unit, for example 10 minutes or 30s (units: ms, s, m, h, d)"
     spelled = re.sub(r"^interval\s+", "", text.strip().lower())
     if not re.fullmatch(r"(?:\d{1,19}\s*[a-z]+\s*)+", spelled):
@@ -341,10 +344,10 @@ def idle_time(text: str) -> float:
 
 
 def group_protocol(text: str) -> bool:
-    """Whether it is ``consumer``."""
+    """Whether the group protocol is ``consumer``; otherwise it is ``classic``."""
     return word(text, "classic", "consumer") == "consumer"
 
 
 def isolation_level(text: str) -> bool:
-    """Whether it is ``read_committed``."""
+    """Whether the level is ``read_committed``; otherwise it is ``read_uncommitted``."""
     return word(text, "read_committed", "read_uncommitted") == "read_committed"

@@ -125,7 +125,7 @@ def ivy_command(module: Path, libs: Path, cache: Path) -> list[str]:
 
 
 def _fetch(version: str, libs: Path) -> None:
-    log.warning("Fetching Kafka %s from Maven Central into %s (43 MB, once; about 40 s)", version, libs)
+    log.warning("Downloading Kafka %s from Maven Central into %s: 43 MB, about 40 s, only once", version, libs)
     # Ivy caches downloaded files, so a second attempt continues where the first ended. Only the rename at the end makes
     # the jars valid: an interrupted download never passes for a complete download.
     with tempfile.TemporaryDirectory(dir=libs.parent, prefix=f".kafka-{version}-") as work:
@@ -138,9 +138,9 @@ def _fetch(version: str, libs: Path) -> None:
             if not failure and list(partial.glob("kafka_2.1*.jar")):
                 partial.rename(libs)
                 return
-            log.warning("Fetching Kafka %s failed (attempt %d of %d)", version, attempt, ATTEMPTS)
+            log.warning("The download of Kafka %s failed (attempt %d of %d)", version, attempt, ATTEMPTS)
     raise EmbeddedKafkaError(
-        f"Kafka {version} could not be fetched from Maven Central in {ATTEMPTS} attempts. Ivy said: {failure}",
+        f"Kafka {version} could not be downloaded from Maven Central in {ATTEMPTS} attempts. Ivy said: {failure}",
         "Check the connection to repo1.maven.org (Java reads a proxy from JAVA_TOOL_OPTIONS), or set"
         " SPARK_GROUP_SOURCE_KAFKA_LIBS to the libs directory of an unpacked Kafka download.",
     )
