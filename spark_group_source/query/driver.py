@@ -93,7 +93,9 @@ class Driver:
             BrokerUnavailable, TopicError: as :meth:`start`.
         """
         existing = starts_of(self._topics.find(()), time.time())
-        self._assigned_partitions.resolver.pin_latest(existing, self._clients, confirmed=self._topics.confirmed)
+        self._assigned_partitions.resolver.starting_offsets.pin_latest(
+            existing, self._clients, confirmed=self._topics.confirmed
+        )
 
     def start(self, logged: BatchOffset, *, replayed: bool = False) -> None:
         """Checks that the topics exist, then joins the group.
@@ -115,7 +117,7 @@ class Driver:
         if self._identity.expect(logged.cluster):
             # Only these clients have asked a broker before, for the starts of a query that turned out not to be new.
             self._clients.cluster.forget()
-            self._assigned_partitions.resolver.forget_latest()
+            self._assigned_partitions.resolver.starting_offsets.forget_latest()
         topics = self._topics.find(logged.ranges)
         missing_features = self._clients.cluster.lacks()
         if missing_features:

@@ -501,13 +501,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M29",
         6,
         "a partition that is created while the query runs starts at latest, and its first records are skipped",
-        (
-            Edit(
-                "pinned.offsets.keys()",
-                "pinned.offsets.keys() | partitions",
-                inside="StartOffsetResolver._starting_offsets",
-            ),
-        ),
+        (Edit("pinned.offsets.keys()", "pinned.offsets.keys() | partitions", inside="StartingOffsets.find"),),
     ),
     Mutant(
         "M31",
@@ -678,7 +672,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M58",
         6,
         "latest of a partition without a leader at the start is that of its return, and skips what came between",
-        (Edit("at.since", "False", inside="StartOffsetResolver._starting_offsets"),),
+        (Edit("at.since", "False", inside="StartingOffsets.find"),),
     ),
     Mutant(
         "M59",

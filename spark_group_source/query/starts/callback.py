@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from spark_group_source.errors import OptionError
 from spark_group_source.offsets import MAX_OFFSET, Offsets, TopicPartition
@@ -22,25 +23,20 @@ def starting_offsets_callback(path: str | None) -> Callable[[Offsets, Offsets], 
         OptionError: when called, if the function raises or returns something else.
     """
     if path is None:
-        return lambda logged_ends, positions: {}
+        return _leave_all
     function = load(path, "function")
 
     def call(logged_ends: Offsets, positions: Offsets) -> Offsets:
         try:
-            returned = function(_by_topic(logged_ends), _by_topic(positions)) or {}
-            moved = {
-                TopicPartition(topic, int(number)): int(offset)
-                for topic, offsets in returned.items()
-                for number, offset in offsets.items()
-            }
+            moved = _by_partition(function(_by_topic(logged_ends), _by_topic(positions)))
         except Exception as error:
             raise OptionError(f"The function '{path}' of 'startingOffsetsCallback' failed: {error!r}.") from error
-        wrong = [tp for tp, offset in moved.items() if tp not in positions or not 0 <= offset <= MAX_OFFSET]
-        if wrong:
-            raise OptionError(
-                f"The function '{path}' of 'startingOffsetsCallback' returned offset {moved[wrong[0]]} for {wrong[0]}.",
-                f"Return offsets from 0 to {MAX_OFFSET}, and only for the partitions in its second argument.",
-            )
+        for tp, offset in moved.items():
+            if tp not in positions or not 0 <= offset <= MAX_OFFSET:
+                raise OptionError(
+                    f"The function '{path}' of 'startingOffsetsCallback' returned offset {offset} for {tp}.",
+                    f"Return offsets from 0 to {MAX_OFFSET}, and only for the partitions in its second argument.",
+                )
         return moved
 
     return call
@@ -51,3 +47,18 @@ def _by_topic(offsets: Offsets) -> OffsetsByTopic:
     for tp, offset in sorted(offsets.items()):
         by_topic.setdefault(tp.topic, {})[tp.partition] = offset
     return by_topic
+
+
+def _by_partition(returned: Any) -> dict[TopicPartition, int]:
+    """What the user's function returned; it may have any form."""
+    moved: dict[TopicPartition, int] = {}
+    if not returned:
+        return moved
+    for topic, offsets in returned.items():
+        for number, offset in offsets.items():
+            moved[TopicPartition(topic, int(number))] = int(offset)
+    return moved
+
+
+def _leave_all(logged_ends: Offsets, positions: Offsets) -> Offsets:
+    return {}

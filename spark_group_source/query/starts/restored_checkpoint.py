@@ -19,14 +19,13 @@ from spark_group_source.errors import CheckpointError
 from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.offsets import OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.query.offset_history import LoggedOffsets
+from spark_group_source.query.starts.rules import Commits
 from spark_group_source.text import some
 
 log = logging.getLogger(__name__)
 
 SKIP, REPEAT, FAIL = "skip", "repeat", "fail"
 """The values of ``restoredCheckpoint``."""
-
-Commits = Mapping[TopicPartition, CommittedOffset]
 
 
 class RestoredCheckpoint:
@@ -50,17 +49,20 @@ class RestoredCheckpoint:
 
     def find(self, commits: Commits, logged: LoggedOffsets) -> Partitions:
         """The partitions that start for the first time and whose commit lies beyond this checkpoint, which wrote it."""
-        return frozenset(
-            tp
-            for tp, commit in commits.items()
-            if tp not in logged.recreated  # the checkpoint's end is one of the former topic
-            and (tp not in self._started or self._overruled.get(tp) == commit)
-            and _is_beyond_own_end(commit, logged.ranges.get(tp), logged.checkpoint)
-        )
+        restored = set()
+        for tp, commit in commits.items():
+            if tp in logged.recreated:  # the checkpoint's end is one of the former topic
+                continue
+            is_first_start = tp not in self._started or self._overruled.get(tp) == commit
+            if is_first_start and _is_beyond_own_end(commit, logged.ranges.get(tp), logged.checkpoint):
+                restored.add(tp)
+        return frozenset(restored)
 
     def to_repeat(self, restored: Partitions) -> Partitions:
         """Those of the ``restored`` partitions that start where the checkpoint ends, whatever the group committed."""
-        return restored if self._choice == REPEAT else frozenset()
+        if self._choice == REPEAT:
+            return restored
+        return frozenset()
 
     def check(self, restored: Partitions, starts: Offsets, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
         """Checks where the ``restored`` partitions are about to start.
@@ -70,7 +72,8 @@ class RestoredCheckpoint:
         """
         if self._choice != FAIL:
             return
-        if skipped := _skipped(restored, starts, ranges):
+        skipped = _skipped(restored, starts, ranges)
+        if skipped:
             raise CheckpointError(
                 f"The checkpoint is older than the commits of its query in group '{self._group_id}': it lacks the"
                 f" batches that read {some(skipped)}, and 'restoredCheckpoint' is fail.",
@@ -84,16 +87,19 @@ class RestoredCheckpoint:
         """These partitions have started; logs what that means for the ``restored`` ones."""
         self._started |= starts.keys()
         recorded = restored & starts.keys()
-        for tp in self.to_repeat(recorded):
+        to_repeat = self.to_repeat(recorded)
+        for tp in to_repeat:
             self._overruled[tp] = commits[tp]
-        if repeated := _repeated(self.to_repeat(recorded), starts, commits):
+        repeated = _repeated(to_repeat, starts, commits)
+        if repeated:
             log.warning(
                 "group %s: the checkpoint is older than the commits of its query, and restoredCheckpoint is repeat: the"
                 " query reads %s again",
                 self._group_id,
                 some(repeated),
             )
-        if skipped := _skipped(recorded - self.to_repeat(recorded), starts, ranges):
+        skipped = _skipped(recorded - to_repeat, starts, ranges)
+        if skipped:
             log.warning(
                 "group %s: the checkpoint is older than the commits of its query: it was restored or copied, or files"
                 " in it were deleted. The query does not read %s again, and its state lacks these records. To read"
@@ -129,4 +135,8 @@ def _skipped(restored: Partitions, starts: Offsets, ranges: Mapping[TopicPartiti
 
 def _repeated(restored: Partitions, starts: Offsets, commits: Commits) -> list[str]:
     """What the query has read and will read again, sorted by partition."""
-    return [f"{tp} [{starts[tp]}, {commits[tp].offset})" for tp in sorted(restored) if starts[tp] < commits[tp].offset]
+    repeated = []
+    for tp in sorted(restored):
+        if starts[tp] < commits[tp].offset:
+            repeated.append(f"{tp} [{starts[tp]}, {commits[tp].offset})")
+    return repeated

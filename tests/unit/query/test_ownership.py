@@ -118,7 +118,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr("spark_group_source.query.starts.resolver.list_offsets", made.list_offsets)
+    monkeypatch.setattr("spark_group_source.query.starts.starting_offsets.list_offsets", made.list_offsets)
     return made
 
 
@@ -436,8 +436,8 @@ def test_no_pinned_start_or_reset_of_a_topic_is_one_of_its_successor(world: Worl
 
 def test_latest_is_pinned_for_the_partitions_and_topic_ids_of_its_lookup(world: World) -> None:
     query = Query(world, startingOffsets="latest")
-    query.resolver._latest = None  # as before the first call of Spark
-    query.resolver.pin_latest({A: PinnedStart("former")}, world.clients)
+    query.resolver.starting_offsets._latest = None  # as before the first call of Spark
+    query.resolver.starting_offsets.pin_latest({A: PinnedStart("former")}, world.clients)
     query.restore(BatchOffset(), {A: PinnedStart("new"), B: PinnedStart("new")})
     assert query.tracker.pinned_starts().offsets == {A: PinnedStart("former", 10, 7)}
     assert query.assign(B).positions() == {B: 0}, "it was created after the lookup"

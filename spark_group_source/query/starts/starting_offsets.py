@@ -1,0 +1,236 @@
+"""The starting offsets of partitions without a commit and without a logged end, looked up at the leaders."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import OptionError, RetriableError, raise_or_warn
+from spark_group_source.group.clients import KafkaClients
+from spark_group_source.offsets import Offsets, Partitions, PinnedOffsets, PinnedStart, TopicPartition
+from spark_group_source.options.offset_specs import (
+    Earliest,
+    FromCommitted,
+    Latest,
+    OffsetSpec,
+    SpecificOffsets,
+    StartSpec,
+)
+from spark_group_source.options.source_options import SourceOptions, stream_start
+from spark_group_source.query.start_specs import resolve_spec
+from spark_group_source.query.starts.latest_at_start import LatestAtStart
+from spark_group_source.query.starts.pinned import PinnedStarts
+from spark_group_source.query.starts.rules import Start, StartRule, Starts
+from spark_group_source.query.starts.unresolved import UnresolvedStarts
+from spark_group_source.text import names, some
+from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.offset_lookup import list_offsets
+
+log = logging.getLogger(__name__)
+
+RESOLVE_TIMEOUT = 10.0
+"""Maximum seconds for the leaders to return start positions, after the commits. The others are looked up again."""
+
+
+class StartingOffsets:
+    """Looks up where partitions start that no commit and no logged batch decides (rule 4 of :mod:`.resolver`).
+
+    ``confirmed`` is whether enough brokers have said which partitions existed when the query first started. ``_latest``
+    has what ``latest`` meant then, since ``_began_at``, in milliseconds since 1970.
+    """
+
+    def __init__(self, options: SourceOptions, unresolved: UnresolvedStarts) -> None:
+        self.confirmed = True
+        self._options = options
+        self._unresolved = unresolved
+        self._group_id = options.group.group_id
+        self._spec = _without_commit(stream_start(options))
+        self._latest: dict[TopicPartition, PinnedStart] | None = None
+        self._began_at = 0
+
+    def pin_latest(self, existing: PinnedOffsets, clients: KafkaClients, *, confirmed: bool = True) -> PinnedOffsets:
+        """The latest offsets of those partitions for which ``startingOffsets`` means latest, looked up once.
+
+        Other values of the option do not change with time. The lookup covers partitions that this query owns only
+        later, so that it misses no record in between. Of a partition whose leader does not answer, the result keeps
+        what shows later where its log ended. Caller: the query.
+
+        ``confirmed``: as in :meth:`.StartOffsetResolver.restore`. What a later call finds existed at the first one too,
+        unless that one was confirmed.
+        """
+        if self._latest is None:
+            self._began_at = round(time.time() * 1000)
+            self._latest = self._pinned_now(existing, clients)
+        elif not self.confirmed:
+            self._latest = self._pinned_late(existing) | self._latest
+        self.confirmed = confirmed
+        return self._latest
+
+    def _pinned_now(self, existing: PinnedOffsets, clients: KafkaClients) -> dict[TopicPartition, PinnedStart]:
+        latest = self._that_start_at_latest(existing)
+        deadline = Deadline.after(RESOLVE_TIMEOUT)
+        found = self._starts_by_spec(Latest(), StartRule.STARTING_OFFSETS, latest, clients, deadline)
+        to_pin = {}
+        for tp, at in existing.items():
+            if tp in latest:
+                to_pin[tp] = at
+            else:
+                to_pin[tp] = PinnedStart(at.topic_id)
+        return dict(PinnedStarts(to_pin).pin(found).offsets)
+
+    def _pinned_late(self, existing: PinnedOffsets) -> dict[TopicPartition, PinnedStart]:
+        """The starts of these partitions as of the first lookup, which may not have seen them."""
+        latest = self._that_start_at_latest(existing)
+        pinned = {}
+        for tp, at in existing.items():
+            if tp in latest:
+                pinned[tp] = PinnedStart(at.topic_id, since=self._began_at)
+            else:
+                pinned[tp] = PinnedStart(at.topic_id)
+        return pinned
+
+    def forget_latest(self) -> None:
+        """Looks the latest offsets up again: another cluster returned them. Caller: the query, before the start."""
+        self._latest = None
+
+    def find(self, partitions: Partitions, pinned: PinnedStarts, clients: KafkaClients, deadline: Deadline) -> Starts:
+        """The starts of partitions without a commit or a checkpointed end offset, as far as leaders answer."""
+        existed = partitions & pinned.offsets.keys()
+        starts: Starts = {}
+        waiting: dict[TopicPartition, PinnedStart] = {}
+        for tp, at in pinned.offsets.items():
+            if tp not in existed:
+                continue
+            if at.offset is not None:
+                starts[tp] = Start(at.offset, StartRule.STARTING_OFFSETS, epoch=at.epoch)
+            if at.since:
+                waiting[tp] = at
+        starts |= self._latest_at_start(waiting, clients, deadline)
+        starts |= self._by_options(existed - starts.keys() - waiting.keys(), clients, deadline)
+        return starts | self._of_added(partitions - existed, clients, deadline)
+
+    def _latest_at_start(self, waiting: PinnedOffsets, clients: KafkaClients, deadline: Deadline) -> Starts:
+        """The starts of partitions whose leaders did not answer when the query started, as far as they answer now."""
+        epochs: dict[TopicPartition, int] = {}
+        lookup = LatestAtStart(clients.cluster, self._options.fetch.read_committed, deadline, epochs)
+        return self._starts_at(StartRule.STARTING_OFFSETS, frozenset(waiting), lambda: lookup.offsets(waiting), epochs)
+
+    def _by_options(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Starts:
+        if not partitions:
+            return {}
+        if self._spec is None:
+            raise OptionError(
+                f"The group '{self._group_id}' has no committed offset of {names(partitions)}, and"
+                " 'startingOffsetsFallback' is fail.",
+                "Commit offsets (kafka-consumer-groups --reset-offsets), or set the option to earliest or latest.",
+            )
+        return self._starts_by_spec(self._spec, StartRule.STARTING_OFFSETS, partitions, clients, deadline)
+
+    def _of_added(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Starts:
+        """The earliest offsets of partitions that were added since the query first started.
+
+        A log without its first records is older. If too few brokers have answered at the start to tell that it existed,
+        it counts as existing then.
+        """
+        starts = self._starts_by_spec(Earliest(), StartRule.ADDED, partitions, clients, deadline)
+        late = frozenset(tp for tp, start in starts.items() if start.offset > 0)
+        if not late:
+            return starts
+        if self._may_have_existed():
+            others = {tp: start for tp, start in starts.items() if tp not in late}
+            return others | self._of_existing(late, clients, deadline)
+        gaps = some([f"{tp} at offset {starts[tp].offset}" for tp in sorted(late)])
+        raise_or_warn(
+            log,
+            self._options.fetch.fail_on_data_loss,
+            f"Partitions that are new to the group '{self._group_id}' do not begin at offset 0: {gaps}",
+            "Earlier records were deleted unread. To continue without them set failOnDataLoss to false, or commit"
+            " a start offset (kafka-consumer-groups --reset-offsets).",
+            "They are read from there",
+        )
+        return starts
+
+    def _may_have_existed(self) -> bool:
+        """Whether a partition that is found now may have existed at the start: members look once per metadata age."""
+        age = time.time() - self._began_at / 1000
+        return not self.confirmed and age < 2 * self._options.wire.metadata_max_age
+
+    def _of_existing(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Starts:
+        """The starts of partitions that existed at the start, unknown to the broker that answered then."""
+        log.info("group %s: a broker did not know %s when the query started", self._group_id, names(partitions))
+        latest = self._that_start_at_latest(partitions)
+        waiting = dict.fromkeys(latest, PinnedStart(since=self._began_at))
+        starts = self._latest_at_start(waiting, clients, deadline)
+        return starts | self._by_options(partitions - latest, clients, deadline)
+
+    def _that_start_at_latest(self, partitions: Iterable[TopicPartition]) -> Partitions:
+        """The ones of these partitions for which ``startingOffsets`` means latest."""
+        return frozenset(tp for tp in partitions if _is_latest(self._spec, tp))
+
+    def earliest(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline | None = None) -> Starts:
+        """The starts of these partitions of recreated topics, as far as leaders answer."""
+        if deadline is None:
+            deadline = Deadline.after(RESOLVE_TIMEOUT)
+        return self._starts_by_spec(Earliest(), StartRule.RECREATED, partitions, clients, deadline)
+
+    def _starts_by_spec(
+        self, spec: OffsetSpec, rule: StartRule, partitions: Partitions, clients: KafkaClients, deadline: Deadline
+    ) -> Starts:
+        """The starts of these partitions by this rule, as far as leaders answer."""
+        fetch = self._options.fetch
+        leaders = _Leaders(clients.cluster, fetch.read_committed, deadline)
+
+        def look_up() -> Offsets:
+            return resolve_spec(spec, partitions, leaders.offsets, fetch.fail_on_data_loss)
+
+        return self._starts_at(rule, partitions, look_up, leaders.epochs)
+
+    def _starts_at(
+        self, rule: StartRule, partitions: Partitions, look_up: Callable[[], Offsets], epochs: Offsets
+    ) -> Starts:
+        """The starts at the offsets that ``look_up`` returns. It adds the leaders' epochs to ``epochs``."""
+        if not partitions:
+            return {}
+        try:
+            offsets = look_up()
+        except RetriableError as error:
+            self._unresolved.note(partitions, error)
+            return {}
+        self._unresolved.note(partitions - offsets.keys(), "no leader answers")
+        return {tp: Start(offset, rule, epoch=epochs[tp]) for tp, offset in offsets.items()}
+
+
+class _Leaders:
+    """Returns offsets as far as leaders answer. ``epochs`` has the epochs of those that have answered."""
+
+    def __init__(self, cluster: Cluster, read_committed: bool, deadline: Deadline) -> None:
+        self.epochs: dict[TopicPartition, int] = {}
+        self._cluster = cluster
+        self._read_committed = read_committed
+        self._deadline = deadline
+
+    def offsets(self, timestamps: Offsets) -> Offsets:
+        listed = list_offsets(
+            self._cluster,
+            timestamps,
+            read_committed=self._read_committed,
+            deadline=self._deadline,
+            partial=True,  # the others stay unresolved
+        )
+        self.epochs |= listed.epochs
+        return listed.offsets
+
+
+def _without_commit(spec: StartSpec) -> OffsetSpec | None:
+    """Where partitions without a committed offset start; ``None`` if that is an error."""
+    if isinstance(spec, FromCommitted):
+        return spec.fallback
+    return spec
+
+
+def _is_latest(spec: OffsetSpec | None, tp: TopicPartition) -> bool:
+    if isinstance(spec, SpecificOffsets):
+        return isinstance(spec.of(tp), Latest)
+    return isinstance(spec, Latest)
