@@ -10,144 +10,36 @@ logs a warning. The kinds, in the order in which they are checked:
    a. a topic was **recreated**: it has another topic id;
    b. a topic that the query has read was **deleted**;
    c. a partition is **unknown to all brokers** (``EndOffsets``);
-   d. the log **diverged**: it was truncated by a new leader before the position, as leader epochs show;
+   d. the log **diverged**: it was truncated by a new leader before the position (``EpochCheck``);
    e. the log was **truncated**: it ends before the position.
 4. In an AvailableNow run: the log was **truncated before the target** of the run.
 5. In a task: retention has deleted records of its range, or the log was truncated in it (``fetch/error_handler.py``).
 
 A leader that does not answer (leader unavailable) is no data loss: the query waits for it.
-
-Leader epochs show whether a new leader has lost records (KIP-320). The epoch of a position is the epoch of a leader
-whose log held all records before the position. If a later leader's log ends that epoch before the position, the log has
-diverged: records are lost or replaced, however long it is now.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
 from typing import TypeVar
 
-from spark_group_source.clock import Clock, Deadline
-from spark_group_source.errors import RetriableError, raise_or_warn
+from spark_group_source.errors import raise_or_warn
 from spark_group_source.group.clients import KafkaClients
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.offsets import UNKNOWN_EPOCH, BatchOffset, Offsets, TopicPartition
+from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
 from spark_group_source.query.end_offsets import EndOffsets
-from spark_group_source.query.offset_tracker import OffsetTracker
+from spark_group_source.query.epoch_check import EpochCheck, LogTruncation
 from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.topic_ids import TopicIds
-from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted
+from spark_group_source.query.topics import raise_or_skip_deleted
 from spark_group_source.query.truncation import TruncationCheck
 from spark_group_source.text import names
-from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
 
 log = logging.getLogger(__name__)
 Loss = TypeVar("Loss")
-
-MIN_BACKOFF, BACKOFF_FACTOR = 0.3, 3.0
-"""Backoff after a lookup without an answer: minimum seconds, and the multiple of the time that the lookup took."""
-
-OLDER_EPOCH_TIMEOUT = 60.0
-"""How many seconds a leader may have an older epoch than the position: a replaced leader learns of that late. After
-that the cluster counts as restored from an older copy, and the epochs as invalid."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogTruncation:
-    """A log that has diverged: before a position it no longer holds the records of leader epoch ``epoch``.
-
-    ``leader`` is the epoch of the present leader, and ``end`` the first offset that is lost or replaced. ``end`` is
-    ``UNDEFINED_EPOCH_OFFSET`` if the leader is older than the position.
-    """
-
-    epoch: int
-    leader: int
-    end: int
-
-    def happened(self, tp: TopicPartition, position: int) -> str:
-        """The sentence for an error or a log line, without a full stop."""
-        if self.end == UNDEFINED_EPOCH_OFFSET:
-            return (
-                f"The leader of {tp} has epoch {self.leader}, older than epoch {self.epoch} under which this query read"
-                f" up to offset {position}"
-            )
-        return (
-            f"The log of {tp} was truncated at offset {self.end}, before offset {position} where this query continues"
-            f" (leader epoch {self.epoch} then, {self.leader} now)"
-        )
-
-
-class EpochCheck:
-    """Checks that the logs of new leaders hold all records before the positions. For the query's thread.
-
-    ``unconfirmed`` are partitions whose new leader has not answered yet: the query must not read them.
-    """
-
-    def __init__(self, cluster: Cluster, tracker: OffsetTracker, clock: Clock) -> None:
-        self.unconfirmed: frozenset[TopicPartition] = frozenset()
-        self._cluster = cluster
-        self._tracker = tracker
-        self._clock = clock
-        self._retry_at = float("-inf")
-        self._older_since: dict[TopicPartition, float] = {}
-
-    def diverged(self, owned: Owned, leader_epochs: Offsets) -> dict[TopicPartition, LogTruncation]:
-        """Positions before which records were lost or replaced, according to the leaders with these epochs.
-
-        There is no request while the epochs are those of the positions. Those in ``owned`` are the new ones then.
-        """
-        before = {tp: partition.epoch for tp, partition in owned.items()}
-        current = {tp: epoch for tp, epoch in leader_epochs.items() if epoch != UNKNOWN_EPOCH}
-        changed = {tp: epoch for tp, epoch in before.items() if current.get(tp, epoch) != epoch}
-        to_check = {tp: epoch for tp, epoch in changed.items() if epoch != UNKNOWN_EPOCH}
-        if to_check and to_check.keys() <= self.unconfirmed and self._clock() < self._retry_at:
-            to_check = {}
-        epoch_ends = self._look_up(to_check) if to_check else {}
-        diverged: dict[TopicPartition, LogTruncation] = {}
-        now = {tp: leader_epochs[tp] for tp, epoch in changed.items() if epoch == UNKNOWN_EPOCH}
-        for tp, epoch_end in epoch_ends.items():
-            if UNKNOWN_EPOCH < epoch_end.leader_epoch < leader_epochs[tp]:
-                continue  # the brokers' metadata has not caught up with the leader
-            if epoch_end.end_offset == UNDEFINED_EPOCH_OFFSET:
-                if self._is_too_old(tp, epoch_end.leader_epoch, to_check[tp]):
-                    diverged[tp] = LogTruncation(to_check[tp], epoch_end.leader_epoch, UNDEFINED_EPOCH_OFFSET)
-            elif epoch_end.end_offset < owned[tp].position:
-                diverged[tp] = LogTruncation(to_check[tp], epoch_end.leader_epoch, epoch_end.end_offset)
-            else:
-                now[tp] = max(epoch_end.leader_epoch, leader_epochs[tp])
-        self._tracker.advance_epochs(owned, now)
-        self.unconfirmed = frozenset(changed.keys() - now.keys())
-        still_older = self.unconfirmed - diverged.keys()
-        self._older_since = {tp: since for tp, since in self._older_since.items() if tp in still_older}
-        return diverged
-
-    def confirmed(self, offsets: Offsets) -> Offsets:
-        """``offsets`` without unconfirmed partitions: their logs may have diverged long before their ends."""
-        return {tp: offset for tp, offset in offsets.items() if tp not in self.unconfirmed}
-
-    def _is_too_old(self, tp: TopicPartition, leader: int, epoch: int) -> bool:
-        if tp not in self._older_since:
-            log.warning("%s is not read while its leader has epoch %d, older than epoch %d before", tp, leader, epoch)
-        return self._clock() - self._older_since.setdefault(tp, self._clock()) > OLDER_EPOCH_TIMEOUT
-
-    def _look_up(self, epochs: Offsets) -> dict[TopicPartition, EpochEndOffset]:
-        began = self._clock()
-        deadline = Deadline.after(LOOKUP_TIMEOUT, self._clock)
-        try:
-            topics = self._cluster.topics({tp.topic for tp in epochs}, deadline, fresh=True)
-            answers = epoch_end_offsets(self._cluster, topics, epochs, deadline)
-        except RetriableError:
-            answers = {}
-        if epochs.keys() - self.unconfirmed:
-            log.info("%s have new leaders; %d of %d say where epochs end", names(epochs), len(answers), len(epochs))
-        took = min(self._clock() - began, LOOKUP_TIMEOUT)  # a process that was suspended must not wait for hours
-        self._retry_at = self._clock() + max(MIN_BACKOFF, BACKOFF_FACTOR * took)
-        return answers
 
 
 class DataLossCheck:
@@ -196,8 +88,10 @@ class DataLossCheck:
         self._raise_or_skip_deleted(start, topics, me)
         end_offsets = self._end_offsets.ends_of(positions)
         diverged = self._epochs.diverged(owned, self._end_offsets.epochs)
-        past_end = {tp: positions[tp] for tp, end in end_offsets.items() if end < positions[tp]}
-        truncated = {} if diverged else self._truncation.ends_before(self._epochs.confirmed(past_end))
+        truncated: Offsets = {}
+        if not diverged:
+            past_end = {tp: positions[tp] for tp, end in end_offsets.items() if end < positions[tp]}
+            truncated = self._truncation.ends_before(self._epochs.confirmed(past_end))
         diverged, truncated = self._in_same_topics(diverged), self._in_same_topics(truncated)
         # These lookups may have refreshed the metadata of the topics.
         if self._raise_or_restart_recreated(topics, me):
@@ -209,7 +103,9 @@ class DataLossCheck:
 
     def _in_same_topics(self, lost: Mapping[TopicPartition, Loss]) -> dict[TopicPartition, Loss]:
         """Without topics that a broker knows under another id: they were recreated, and other brokers lag behind."""
-        others = self._topic_ids.under_other_ids({tp.topic for tp in lost}) if lost else set()
+        if not lost:
+            return {}
+        others = self._topic_ids.under_other_ids({tp.topic for tp in lost})
         return {tp: loss for tp, loss in lost.items() if tp.topic not in others}
 
     def _raise_or_restart_recreated(self, topics: set[str], me: Membership) -> bool:
@@ -236,18 +132,12 @@ class DataLossCheck:
         self._assigned_partitions.restart_topics(ids, me, self._clients)
 
     def _raise_or_skip_deleted(self, start: BatchOffset, topics: set[str], me: Membership) -> None:
-        """Looks for deleted topics among those that the query has read and does not own now.
-
-        One of these may have been recreated. Then the query has no position in it, and resumes at the group's commits.
-        """
-        if not self._fail_on_data_loss and (others := self._topic_ids.read.keys() - topics):
-            recreated = self._topic_ids.recreated(others - {tp.topic for tp in me.readable})
-            if recreated:
-                self._restart_recreated(recreated, me)
+        """Looks for deleted topics among those that the query has read and does not own now."""
+        if not self._fail_on_data_loss:
+            self._restart_recreated_elsewhere(topics, me)
         read = {tp.topic for tp in start.ranges}
         self.deleted -= topics
-        not_owned = {name for name in read - topics - self.deleted if self._subscription.matches(name)}
-        deleted = self._topic_ids.deleted(not_owned) if not_owned else set()
+        deleted = self._deleted_of(read - topics - self.deleted)
         raise_or_skip_deleted(deleted, self._fail_on_data_loss)
         self.deleted |= deleted
         self._forget(self.deleted - read)
@@ -255,13 +145,31 @@ class DataLossCheck:
             # Of topics that it never read, the query has lost nothing.
             self._forget(self._topic_ids.unread_and_gone({tp.topic for tp in start.pinned_starts} - topics - read))
 
+    def _restart_recreated_elsewhere(self, topics: set[str], me: Membership) -> None:
+        """Looks for recreated topics other than these. The query has no position in one, and resumes at the group's
+        commits."""
+        others = self._topic_ids.read.keys() - topics
+        if not others:
+            return
+        recreated = self._topic_ids.recreated(others - {tp.topic for tp in me.readable})
+        if recreated:
+            self._restart_recreated(recreated, me)
+
+    def _deleted_of(self, topics: set[str]) -> set[str]:
+        """The deleted topics among the ones of these that the query still subscribes to."""
+        subscribed = {name for name in topics if self._subscription.matches(name)}
+        if not subscribed:
+            return set()
+        return self._topic_ids.deleted(subscribed)
+
     def _forget(self, deleted: Set[str]) -> None:
         """Forgets deleted topics: a pattern may match many. One that is recreated counts as added: it is read from
         earliest too."""
-        if deleted:
-            forgotten = self._assigned_partitions.tracker.forget(deleted)
-            self._topic_ids.forget(forgotten)
-            self.deleted -= forgotten
+        if not deleted:
+            return
+        forgotten = self._assigned_partitions.tracker.forget(deleted)
+        self._topic_ids.forget(forgotten)
+        self.deleted -= forgotten
 
     def _raise_or_rewind(
         self, diverged: Mapping[TopicPartition, LogTruncation], truncated: Offsets, owned: Owned, me: Membership
@@ -270,11 +178,12 @@ class DataLossCheck:
 
         A leader that is older than the position does not know that record: the query continues at the position.
         """
-        offsets, positions = dict(truncated), {tp: partition.position for tp, partition in owned.items()}
+        offsets = dict(truncated)
+        positions = {tp: partition.position for tp, partition in owned.items()}
         epochs = {tp: partition.epoch for tp, partition in owned.items()}
         self.raise_or_accept_truncated(truncated, positions, "where this query continues")
         for tp, loss in sorted(diverged.items()):
-            offsets[tp] = positions[tp] if loss.end == UNDEFINED_EPOCH_OFFSET else loss.end
+            offsets[tp] = loss.resumes_at(positions[tp])
             epochs[tp] = loss.leader
             self._raise_or_warn(
                 loss.happened(tp, positions[tp]),

@@ -28,8 +28,9 @@ from spark_group_source.offsets import (
 )
 from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.available_now import AvailableNowTarget
-from spark_group_source.query.data_loss import DataLossCheck, EpochCheck
+from spark_group_source.query.data_loss import DataLossCheck
 from spark_group_source.query.end_offsets import EndOffsets
+from spark_group_source.query.epoch_check import EpochCheck
 from spark_group_source.query.limits import ByteLimit, admit, total_backlog
 from spark_group_source.query.offset_tracker import UNDECIDED
 from spark_group_source.query.owned_partition import Owned, OwnedPartition

@@ -24,9 +24,9 @@ from spark_group_source.group.membership import Membership
 from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.options.parsing import parse_options
-from spark_group_source.query import available_now, data_loss, end_offsets, topic_ids, topic_validator, truncation
-from spark_group_source.query.data_loss import EpochCheck, LogTruncation
+from spark_group_source.query import available_now, end_offsets, epoch_check, topic_ids, topic_validator, truncation
 from spark_group_source.query.driver import Driver
+from spark_group_source.query.epoch_check import EpochCheck, LogTruncation
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.owned_partition import OwnedPartition
 from spark_group_source.query.starts.pinned import PinnedStarts
@@ -53,7 +53,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available_now, "POLL_INTERVALS", (0.01, 0.05))
     monkeypatch.setattr(truncation, "TRUNCATION_LOOKUP_INTERVAL", 0.01)
     monkeypatch.setattr(topic_ids, "DELETED_INTERVAL", 0.01)
-    monkeypatch.setattr(data_loss, "MIN_BACKOFF", 0.01)
+    monkeypatch.setattr(epoch_check, "MIN_BACKOFF", 0.01)
 
 
 def fill(fake: FakeKafka, topic: str, partition: int, count: int) -> None:
@@ -522,7 +522,7 @@ def test_a_leader_older_than_the_position_is_not_read_until_the_timeout(
     assert waiting.rows == [MARKER]
     assert "harmed-0 is not read while its leader has epoch 1, older than epoch 3 before" in caplog.text
     waiting.close()
-    monkeypatch.setattr(data_loss, "OLDER_EPOCH_TIMEOUT", 0.05)
+    monkeypatch.setattr(epoch_check, "OLDER_EPOCH_TIMEOUT", 0.05)
     failing = Query(fake, reading.end)
     with pytest.raises(DataLoss, match="The leader of harmed-0 has epoch 1, older than epoch 3 under which.* offset 5"):
         failing.until({("harmed", 0, 6)})
@@ -622,7 +622,7 @@ def test_a_deposed_leader_that_old_metadata_names_confirms_no_position(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([EpochEndOffset(leader_epoch=1, end_offset=9), EpochEndOffset(leader_epoch=2, end_offset=3)])
-    monkeypatch.setattr(data_loss, "epoch_end_offsets", lambda *_: {HARMED: next(answers)})
+    monkeypatch.setattr(epoch_check, "epoch_end_offsets", lambda *_: {HARMED: next(answers)})
     check = EpochCheck(SimpleNamespace(topics=lambda *_, **__: {}), OffsetTracker(), hand)  # type: ignore[arg-type]
     owned, leader_epochs = {HARMED: OwnedPartition(position=5, epoch=1)}, {HARMED: 2}
     assert check.diverged(owned, leader_epochs) == {}
