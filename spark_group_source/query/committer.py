@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
-from collections.abc import Collection, Iterable, Mapping
-from enum import Enum
-from typing import Any
+from collections.abc import Collection, Mapping
 
-from spark_group_source.clock import WARN_EVERY, Deadline, LogEvery
-from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, CommitFailed, describe_error_code
+from spark_group_source.clock import Deadline
+from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, describe_error_code
 from spark_group_source.group.clients import KafkaClients
-from spark_group_source.group.commits import COMMIT_TAG, RESET_TAG, CommittedOffset, commit_metadata
+from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.error_actions import ErrorAction, denied, error_action
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, RequestFailed
-from spark_group_source.offsets import NO_LINEAGE, Partitions, TopicPartition
-from spark_group_source.options.offset_specs import SpecificOffsets
-from spark_group_source.options.source_options import SourceOptions, stream_start
+from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.options.source_options import SourceOptions
+from spark_group_source.query.commit_failures import CommitFailures
+from spark_group_source.query.commit_metadata import CommitMetadata
 from spark_group_source.query.offset_tracker import OffsetTracker
-from spark_group_source.query.owned_partition import Owned, OwnedPartition
+from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.permissions import TopicPermissions
 from spark_group_source.query.retry_timer import RetryTimer
 from spark_group_source.text import names
@@ -32,34 +30,14 @@ _REJECTED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorActi
 _REBALANCES = (*_REJECTED, ErrorAction.REJOIN)
 """A commit gets these while the group moves to another generation: its rebalance decides, and no retry can."""
 
-_NUMBERS = re.compile(r"[0-9.]+")
-"""What differs between two texts about the same failure: how long something took."""
-
-
-class MetadataSize(Enum):
-    """How much metadata the commits of a query have, for brokers that reject the size before. The value is what the log
-    says if they reject this one too."""
-
-    ALL = "commitMetadata, or the checkpoint's id, is too long"
-    LINEAGE = "the metadata is too long"
-    TAG = "even the tag is too long"
-    NOTHING = "no metadata is too long"
-
-    @property
-    def smaller(self) -> MetadataSize:
-        """The next size to try."""
-        sizes = list(MetadataSize)
-        return sizes[sizes.index(self) + 1]
-
 
 class Committer:
     """Commits the pending offsets of the tracker, for any thread, one commit at a time.
 
     ``_one_commit`` is held during a commit: two at once could arrive in the wrong order and move offsets back. It also
-    guards the number of failures in a row and the size of the metadata. The member hears of each commit, because
-    a revocation may wait for it, and judges one that the coordinator rejects. The query alone reads ``_thread``, which
-    runs the commit that it has begun, and ``_error``, why that one failed, after the thread has ended.
-    ``last_failure`` is why the last commit failed that did, for the log.
+    guards ``_failures`` and ``_metadata``. The member hears of each commit, because a revocation may wait for it, and
+    judges one that the coordinator rejects. The query alone reads ``_thread``, which runs the commit that it has begun,
+    and ``_error``, why that one failed, after the thread has ended.
     """
 
     def __init__(
@@ -72,27 +50,24 @@ class Committer:
         metadata_fields: Mapping[str, str],
     ) -> None:
         """``metadata_fields`` are part of the metadata if ``commitMetadata`` is on."""
-        self._options = options
         self._tracker = tracker
         self._member = member
         self._counters = member.counters
         self._retry_timer = retry_timer
         self._permissions = permissions
-        self._count_timer = RetryTimer(options.commit_retry_interval, retry_timer.clock)
         self._group_id = options.group.group_id
+        self._coordinator = options.group.coordinator
+        self._timeout = options.commit_timeout
+        self._metadata = CommitMetadata(options, member.counters, metadata_fields)
+        self._failures = CommitFailures(options, retry_timer)
         self._one_commit = threading.Lock()
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
-        self._failures_in_a_row = 0
-        self.last_failure = ""
-        self._failures_logged: dict[str, LogEvery] = {}
-        self._rejected_since: float | None = None
-        self._rejected_at = 0.0
-        self._warnings = LogEvery(WARN_EVERY, retry_timer.clock)
-        self._metadata_size = MetadataSize.ALL
-        self._metadata_fields = metadata_fields
-        start = stream_start(options)
-        self._start = {"start": start.digest} if isinstance(start, SpecificOffsets) else {}
+
+    @property
+    def last_failure(self) -> str:
+        """Why the last commit failed that did, for the log; empty since one has succeeded."""
+        return self._failures.last
 
     def commit(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> bool:
         """Commits the pending offsets of what ``me`` owns, within ``offsetCommit.timeoutMs``. Returns False on failure.
@@ -107,8 +82,7 @@ class Committer:
         if not self._tracker.pending(me):
             self._member.commits_changed()  # a revocation may wait for what is no longer pending
             return True
-        timeout = self._options.commit_timeout
-        deadline = deadline.at_most(timeout) if deadline else Deadline.after(timeout)
+        deadline = self._within_timeout(deadline)
         # The other half is for the response; without any time, the commit would count as failed.
         if deadline.expired() or not self._one_commit.acquire(timeout=deadline.remaining() / 2):
             return False
@@ -117,6 +91,12 @@ class Committer:
         finally:
             self._one_commit.release()
             self._member.commits_changed()
+
+    def _within_timeout(self, deadline: Deadline | None) -> Deadline:
+        """The deadline of a commit that begins now."""
+        if deadline is None:
+            return Deadline.after(self._timeout)
+        return deadline.at_most(self._timeout)
 
     def begin(self, me: Membership, clients: KafkaClients) -> None:
         """As :meth:`commit`, but on a thread of its own, which alone uses ``clients``: Spark continues meanwhile. First
@@ -149,14 +129,13 @@ class Committer:
 
     def _commit_pending(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
         sent = self._tracker.pending(me)
-        return not sent or self._send(sent, me, clients, deadline)
+        if not sent:
+            return True
+        return self._send(sent, me, clients, deadline)
 
     def _send(self, sent: Owned, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
-        fields = self._fields(me)
-        offsets = {
-            tp: CommittedOffset(owned.completed, self._metadata(owned, fields), owned.epoch)
-            for tp, owned in sent.items()
-        }
+        """Sends these commits, and those again that are rejected for the size of their metadata, with less of it."""
+        offsets = self._to_commit(sent, me)
         ids = {tp: owned.topic_id for tp, owned in sent.items()}
         answer = clients.offsets.commit(me, offsets, deadline, ids)
         self._tracker.confirmed({tp: offsets[tp].offset for tp in answer.confirmed}, sent)
@@ -165,15 +144,23 @@ class Committer:
             return self._retry_as_present_member(sent.keys() - answer.confirmed, answer.failure, me, clients, deadline)
         if answer.confirmed:
             self._record_success(answer.confirmed)
-        to_trim = {tp for tp, error_code in answer.errors.items() if _too_long(error_code) and offsets[tp].metadata}
-        rejected = {tp: error_code for tp, error_code in answer.errors.items() if tp not in to_trim}
+        to_trim, rejected = _by_size(answer.errors, offsets)
         self._partitions_rejected(rejected, sent)
         if not to_trim:
             return True
-        size = self._metadata_size
+        size = self._metadata.size
         log.warning("group %s: %s for the brokers; commits have less now", self._group_id, size.value)
-        self._metadata_size = size.smaller
+        self._metadata.size = size.smaller
         return self._send({tp: sent[tp] for tp in to_trim}, me, clients, deadline)
+
+    def _to_commit(self, sent: Owned, me: Membership) -> dict[TopicPartition, CommittedOffset]:
+        fields = self._metadata.common_fields(me)
+        offsets = {}
+        for tp, owned in sent.items():
+            # The completed offset first: OffsetTracker.completed sets the checkpoint before it.
+            completed = owned.completed
+            offsets[tp] = CommittedOffset(completed, self._metadata.text(owned, fields), owned.epoch)
+        return offsets
 
     def _retry_as_present_member(
         self,
@@ -185,29 +172,26 @@ class Committer:
     ) -> bool:
         """The commit failed as a whole: commits again at once if only the epoch of ``me`` was out of date."""
         if failure.error is not None and denied(failure.error):
-            self.last_failure = failure.reason
+            self._failures.last = failure.reason
             raise failure.error
-        rejected = failure.action in _REJECTED
-        now = self._member.commit_rejected(me, failure, deadline) if rejected else None
-        if now is not None:
-            return self._commit_pending(now, clients, deadline)
-        self.last_failure = failure.reason
+        if failure.action in _REJECTED:
+            now = self._member.commit_rejected(me, failure, deadline)
+            if now is not None:
+                return self._commit_pending(now, clients, deadline)
+        self._failures.last = failure.reason
         self._counters.failed_commits += 1
         self._retry_timer.restart()
         if me.member_id and failure.action in _REBALANCES:
-            self._note_rebalance(failure.reason)
+            self._failures.rejected_in_rebalance(failure.reason)
         else:
-            self._commit_failed(unconfirmed, failure.reason)
+            self._failures.failed(unconfirmed, failure.reason)
         return False
 
     def _record_success(self, confirmed: Partitions) -> None:
-        self._options.group.coordinator.permission.granted()
+        self._coordinator.permission.granted()
         self._permissions.record_granted(tp.topic for tp in confirmed)
-        self._failures_in_a_row = 0
         self._counters.commits += 1
-        self.last_failure = ""
-        self._failures_logged.clear()
-        self._rejected_since = None
+        self._failures.succeeded()
 
     def _partitions_rejected(self, errors: Mapping[TopicPartition, int], sent: Owned) -> None:
         """Logs each partition once, until a commit of it succeeds, because the retries may continue for minutes.
@@ -220,65 +204,27 @@ class Committer:
         newly = self._tracker.commits_rejected({tp: sent[tp] for tp in errors})
         denied = {tp for tp, error_code in errors.items() if error_code == TOPIC_AUTHORIZATION_FAILED}
         self._permissions.record_denied({tp.topic for tp in denied})
-        if newly := newly - denied:
-            codes = ", ".join(describe_error_code(error_code) for error_code in sorted({errors[tp] for tp in newly}))
-            self.last_failure = codes
-            log.warning("group %s: %s not committed, and will be retried: %s", self._group_id, names(newly), codes)
-
-    def _fields(self, me: Membership) -> dict[str, Any]:
-        """The fields of the metadata that all partitions have."""
-        if not self._options.commit_metadata:
-            return self._start
-        now = {"member": me.member_id, "generation": me.generation, "batches": self._counters.batches}
-        return {**self._metadata_fields, **now, **self._start}
-
-    def _metadata(self, owned: OwnedPartition, fields: Mapping[str, Any]) -> str:
-        tag = RESET_TAG if owned.reset else COMMIT_TAG
-        lineage = {} if owned.lineage == NO_LINEAGE else {"lineage": owned.lineage}
-        checkpoint = {"checkpoint": owned.checkpoint} if owned.checkpoint else {}
-        # A tag without its lineage would stand for the first one: without both, the next owner begins a new lineage.
-        short = "" if lineage else tag
-        match self._metadata_size:
-            case MetadataSize.ALL:
-                return commit_metadata({**lineage, **checkpoint, **fields}, tag)
-            case MetadataSize.LINEAGE:
-                return commit_metadata(lineage, tag)
-            case MetadataSize.TAG:
-                return short
-            case MetadataSize.NOTHING:
-                return ""
-
-    def _note_rebalance(self, why: str) -> None:
-        """The group has moved on to another generation, which is routine: the next try has it. Warns if that lasts for
-        longer than a session, after which the member should have another generation or none."""
-        now, before = self._retry_timer.clock(), self._rejected_at
-        self._rejected_at = now
-        session, retry = self._options.group.session_timeout, self._options.commit_retry_interval
-        # With nothing to commit for a while, for example without partitions, this is another rebalance.
-        if self._rejected_since is None or now - before > session + retry:
-            self._rejected_since = now
-            log.info("group %s: a commit was rejected during a rebalance, and will be retried: %s", self._group_id, why)
+        to_log = newly - denied
+        if not to_log:
             return
-        seconds = now - self._rejected_since
-        if seconds > session and self._warnings.try_acquire():
-            log.warning("group %s: all commits of the last %.0f s were rejected: %s", self._group_id, seconds, why)
+        error_codes = sorted({errors[tp] for tp in to_log})
+        codes = ", ".join(describe_error_code(error_code) for error_code in error_codes)
+        self._failures.last = codes
+        log.warning("group %s: %s not committed, and will be retried: %s", self._group_id, names(to_log), codes)
 
-    def _commit_failed(self, partitions: Iterable[TopicPartition], why: str) -> None:
-        # Starts, batches and retries may all try at once, while a broker throttles this client.
-        if self._count_timer.try_acquire():
-            self._failures_in_a_row += 1
-        if self._options.on_commit_failure != "fail" or self._failures_in_a_row <= self._options.commit_retries:
-            # Reasons may take turns while a coordinator moves, and most say how long something took.
-            reason = _NUMBERS.sub("", why)
-            every_minute = self._failures_logged.setdefault(reason, LogEvery(WARN_EVERY, self._retry_timer.clock))
-            if every_minute.try_acquire():
-                log.warning("group %s: a commit failed and will be retried: %s", self._group_id, why)
-            return
-        raise CommitFailed(
-            f"The offsets of {names(partitions)} could not be committed to group '{self._group_id}' in"
-            f" {self._failures_in_a_row} tries: {why}.",
-            "Check the group's coordinator, raise offsetCommit.numRetries, or set onCommitFailure to warn.",
-        )
+
+def _by_size(
+    errors: Mapping[TopicPartition, int], offsets: Mapping[TopicPartition, CommittedOffset]
+) -> tuple[set[TopicPartition], dict[TopicPartition, int]]:
+    """The commits that were rejected for the size of their metadata, and the errors of the others."""
+    to_trim = set()
+    others = {}
+    for tp, error_code in errors.items():
+        if _too_long(error_code) and offsets[tp].metadata:
+            to_trim.add(tp)
+        else:
+            others[tp] = error_code
+    return to_trim, others
 
 
 def _too_long(error_code: int) -> bool:

@@ -348,7 +348,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M04",
         2,
         "the retry of a failed commit during the next batch commits the end of that batch",
-        (Edit("CommittedOffset(owned.completed, ...)", "CommittedOffset(owned.position, ...)", inside="Committer"),),
+        (Edit("completed = owned.completed", "completed = owned.position", inside="Committer"),),
     ),
     Mutant(
         "M05",
@@ -519,13 +519,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "M34",
         6,
         "a rewind loses its lineage for later owners if the brokers allow no metadata for it",
-        (Edit("short = _1", "short = tag", inside="Committer._metadata"),),
+        (Edit('return ""', "return tag", inside="_tag_alone"),),
     ),
     Mutant(
         "M35",
         7,
         "onCommitFailure=fail counts failures of the whole run, and not those in a row",
-        (Edit("self._failures_in_a_row = 0", "pass", inside="Committer._record_success"),),
+        (Edit("self._in_a_row = 0", "pass", inside="CommitFailures.succeeded"),),
     ),
     Mutant(
         "M36",
