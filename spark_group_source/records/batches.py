@@ -2,25 +2,21 @@
 
 Kafka's protocol guide describes the header under "Record Batch". One fast pass finds the boundaries, so the reader can
 send the next fetch before it decodes these bytes.
-
-Control batches never give rows. Under read_committed, the record batches of an aborted transaction give none either:
-those of its producer from its first offset, which the Fetch response lists, to its ABORT marker.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_group_source.errors import CorruptRecords, RecordsError, UnsupportedRecords
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.records.offset_ranges import OffsetRanges
 
 
 class BatchLocation(NamedTuple):
@@ -178,7 +174,7 @@ class RecordBatches:
             raise self.location(0).corrupt(damage)
         return self
 
-    def _count_earlier(self, offsets: _OffsetRanges) -> int:
+    def _count_earlier(self, offsets: OffsetRanges) -> int:
         """How many record batches at the front end before the first offset that is needed.
 
         Raises:
@@ -189,12 +185,12 @@ class RecordBatches:
             raise BatchLocation(self.tp, offsets.start).corrupt("its header contradicts those before and after it")
         return count
 
-    def _offset_ranges(self, start: int) -> _OffsetRanges:
+    def _offset_ranges(self, start: int) -> OffsetRanges:
         size = max(len(self.records) - HEADER_SIZE + 1, 0)
         overlapping = np.ndarray(size, f"V{HEADER_SIZE}", self.records, strides=(1,))
         headers = overlapping[np.array(self.boundaries[:-1], np.intp)].view(HEADER)
         bases = headers["base_offset"].astype(np.int64)
-        return _OffsetRanges(start, bases, bases + headers["last_offset_delta"] + 1)
+        return OffsetRanges(start, bases, bases + headers["last_offset_delta"] + 1)
 
     def _unreadable_header(self, damage: RecordsError, covered: int, high_watermark: int) -> RecordsError:
         """The error for the header behind the last record batch, whose offsets end before ``covered``."""
@@ -231,67 +227,6 @@ class RecordBatches:
         """The location of the record batch at ``position``, for an error."""
         (base_offset,) = _BASE_OFFSET.unpack_from(self.records, position)
         return BatchLocation(self.tp, base_offset)
-
-
-@dataclass(frozen=True)
-class _OffsetRanges:
-    """The offsets ``[bases[i], nexts[i])`` of each record batch in a response, which was fetched from ``start``."""
-
-    start: int
-    bases: npt.NDArray[np.int64]
-    nexts: npt.NDArray[np.int64]
-
-    def behind(self, count: int) -> _OffsetRanges:
-        """Those without the first ones."""
-        return _OffsetRanges(self.start, self.bases[count:], self.nexts[count:]) if count else self
-
-    def count_earlier(self) -> int:
-        """How many at the front end before ``start``."""
-        if not (self.nexts[:1] <= self.start).any():
-            return 0  # as in every response of Kafka's
-        earlier = (self.nexts <= self.start) & ~self.impossible
-        return len(earlier) if earlier.all() else int(np.argmin(earlier))
-
-    def count_sound(self) -> int:
-        """How many come before the first one that is wrong."""
-        wrong = self.impossible | self._contradicts_neighbours()
-        return int(np.argmax(wrong)) if wrong.any() else len(wrong)
-
-    def may_hide_next(self, count: int, end: int) -> bool:
-        """Whether the last of the first ``count``, which overlaps the next one, may be the wrong one of both.
-
-        Then offsets before ``end`` may be those of the next one. If the range starts within the very first one, only a
-        gap before it would tell.
-        """
-        if self.overlaps_next[:1].any():
-            return True
-        return count > 0 and bool(self.bases[count - 1] < self.bases[count] < end)
-
-    @cached_property
-    def impossible(self) -> npt.NDArray[np.bool_]:
-        """Whether each one ends before it begins, or begins below zero."""
-        return (self.nexts <= self.bases) | (self.bases < 0)
-
-    @cached_property
-    def contiguous(self) -> npt.NDArray[np.bool_]:
-        """Whether each one begins where the one before it ends, or the first one at ``start``."""
-        contiguous = np.empty(len(self.bases), np.bool_)
-        contiguous[:1] = self.bases[:1] == self.start
-        np.equal(self.bases[1:], self.nexts[:-1], out=contiguous[1:])
-        return contiguous
-
-    @cached_property
-    def overlaps_next(self) -> npt.NDArray[np.bool_]:
-        """Whether each one ends behind the start of the next one."""
-        overlaps = np.zeros(len(self.bases), np.bool_)
-        np.greater(self.nexts[:-1], self.bases[1:], out=overlaps[:-1])
-        return overlaps
-
-    def _contradicts_neighbours(self) -> npt.NDArray[np.bool_]:
-        """Which one of each two that overlap is wrong: the second one, if no gap precedes the first one."""
-        wrong = self.overlaps_next & ~self.contiguous
-        wrong[1:] |= (self.overlaps_next & self.contiguous)[:-1]
-        return wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,38 +282,3 @@ def _unreadable(location: BatchLocation, magic: int, length: int) -> RecordsErro
         f"is in message format v{magic}, and this source reads only v2",
         "Upgrade this package if the broker has a newer format; otherwise the bytes are damaged.",
     )
-
-
-_ABORT = 0
-
-
-def visible_batches(
-    headers: npt.NDArray[np.void], aborted: Sequence[tuple[int, int]], marker_type: Callable[[int], int | None]
-) -> npt.NDArray[np.bool_]:
-    """Whether each record batch of one partition gives rows.
-
-    Args:
-        headers: of all complete record batches of the partition, in order: open transactions span record batches.
-        aborted: (producer id, first offset) of the aborted transactions; empty for read_uncommitted.
-        marker_type: gives the marker in the control batch of an index: 0 ABORT, 1 COMMIT, None if it was removed.
-    """
-    attributes = headers["attributes"]
-    control = (attributes & CONTROL) != 0
-    visible: npt.NDArray[np.bool_] = ~control
-    if not aborted:
-        return visible
-    transactional = (attributes & TRANSACTIONAL) != 0
-    last_offsets = headers["base_offset"] + headers["last_offset_delta"].astype(np.int64)
-    pending = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
-    aborting: set[int] = set()
-    for index in np.flatnonzero(transactional).tolist():
-        while pending and pending[-1][1] <= last_offsets[index]:
-            aborting.add(pending.pop()[0])
-        producer = int(headers["producer_id"][index])
-        if producer not in aborting:
-            continue
-        if not control[index]:
-            visible[index] = False
-        elif marker_type(index) == _ABORT:
-            aborting.remove(producer)
-    return visible

@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_group_source.records.batches import LOG_APPEND_TIME, PartitionRecords
 from spark_group_source.records.boundaries import Longs
 from spark_group_source.records.columns import ALL_COLUMNS, TEXT_COLUMNS
+from spark_group_source.records.decode_units import DecodeUnit
 from spark_group_source.records.fields import (
     KeyValueSlices,
     RecordFields,
@@ -18,7 +19,7 @@ from spark_group_source.records.fields import (
     fixed_width_array,
     locate_fields,
 )
-from spark_group_source.records.responses import DecodeLimits, DecodeUnit, ResponseBatches
+from spark_group_source.records.responses import DecodeLimits, ResponseBatches
 
 _MICROS_PER_MILLI = 1000
 _MAX_MILLIS = np.iinfo(np.int64).max // _MICROS_PER_MILLI

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from spark_group_source.records.boundaries import Longs, Memory, decode_varint, decode_varints
 from spark_group_source.records.columns import HEADER, HEADERS
-from spark_group_source.records.responses import DecodeUnit
+from spark_group_source.records.decode_units import DecodeUnit
 
 
 def fixed_width_array(values: npt.NDArray[np.generic], arrow_type: pa.DataType) -> pa.Array:
