@@ -99,7 +99,9 @@ class RecordBatches:
         Raises:
             CorruptRecords: the record batch would end before its first offset.
         """
-        return self._next_offset(len(self) - 1) if len(self) else None
+        if not len(self):
+            return None
+        return self._next_offset(len(self) - 1)
 
     def between(self, start: int, end: int) -> RecordBatches:
         """The record batches with offsets in ``[start, end)``, without a copy."""
@@ -145,12 +147,14 @@ class RecordBatches:
                 raise self._unreadable_header(self.damage, start, high_watermark)
             return found
         count = offsets.count_sound()
-        covered = int(offsets.nexts[count - 1]) if count else start
-        if count < len(found) and (covered < end or offsets.may_hide_next(count, end)):
-            raise BatchLocation(self.tp, covered).corrupt("its header contradicts those before and after it")
+        covered = offsets.end_of_first(count)
+        if count < len(found):
+            if covered < end or offsets.may_hide_next(count, end):
+                raise BatchLocation(self.tp, covered).corrupt("its header contradicts those before and after it")
+            return found._part(0, count)
         if covered < end and self.damage is not None:
             raise self._unreadable_header(self.damage, covered, high_watermark)
-        if count < len(found) or offsets.contiguous[-1]:
+        if offsets.contiguous[-1]:
             return found._part(0, count)
         return found._confirmed_behind_gap(covered, end, high_watermark)
 

@@ -46,6 +46,14 @@ class DecodeUnit:
         return DecodeUnit(self.memory, self.starts[rows], self.ends[rows], self.batch[rows], self.batches)
 
 
+def first_true(mask: npt.NDArray[np.bool_]) -> int | None:
+    """The index of the first true value of a mask; ``None`` if all are false."""
+    found = np.flatnonzero(mask)
+    if not len(found):
+        return None
+    return int(found[0])
+
+
 def whole_batches_unit(memory: Memory, starts: Longs, ends: Longs, batches: UnitBatches) -> DecodeUnit:
     """A decode unit of whole record batches, each between its start and end in ``memory``, in ascending order.
 
@@ -54,11 +62,13 @@ def whole_batches_unit(memory: Memory, starts: Longs, ends: Longs, batches: Unit
     """
     counts = batches.headers["count"].astype(np.int64)
     sizes = ends - starts
-    for bad in np.flatnonzero(counts > sizes // MIN_RECORD_SIZE)[:1].tolist():
+    bad = first_true(counts > sizes // MIN_RECORD_SIZE)
+    if bad is not None:
         raise batches.location(bad).corrupt(f"{counts[bad]} records do not fit in {sizes[bad]} bytes")
     record_starts, next_starts = find_record_starts(memory, starts, ends, int(counts.sum()))
     first_records = np.append(np.searchsorted(record_starts, starts), len(record_starts))
-    for bad in np.flatnonzero((next_starts != ends) | (np.diff(first_records) != counts))[:1].tolist():
+    bad = first_true((next_starts != ends) | (np.diff(first_records) != counts))
+    if bad is not None:
         raise batches.location(bad).corrupt(f"its {counts[bad]} records do not fill its {sizes[bad]} bytes")
     record_ends = np.append(record_starts[1:], 0)
     record_ends[first_records[1:] - 1] = ends

@@ -18,20 +18,32 @@ class OffsetRanges:
     nexts: npt.NDArray[np.int64]
 
     def behind(self, count: int) -> OffsetRanges:
-        """Those without the first ones."""
-        return OffsetRanges(self.start, self.bases[count:], self.nexts[count:]) if count else self
+        """The offset ranges without the first ``count``."""
+        if not count:
+            return self
+        return OffsetRanges(self.start, self.bases[count:], self.nexts[count:])
+
+    def end_of_first(self, count: int) -> int:
+        """The offset after the first ``count`` record batches; ``start`` if that is none."""
+        if not count:
+            return self.start
+        return int(self.nexts[count - 1])
 
     def count_earlier(self) -> int:
-        """How many at the front end before ``start``."""
+        """How many record batches at the front end before ``start``."""
         if not (self.nexts[:1] <= self.start).any():
             return 0  # as in every response of Kafka's
         earlier = (self.nexts <= self.start) & ~self.impossible
-        return len(earlier) if earlier.all() else int(np.argmin(earlier))
+        if earlier.all():
+            return len(earlier)
+        return int(np.argmin(earlier))
 
     def count_sound(self) -> int:
-        """How many come before the first one that is wrong."""
-        wrong = self.impossible | self._contradicts_neighbours()
-        return int(np.argmax(wrong)) if wrong.any() else len(wrong)
+        """How many record batches come before the first one whose offsets are wrong."""
+        wrong = self.impossible | self.overlapping_behind_gap | self.overlapped
+        if not wrong.any():
+            return len(wrong)
+        return int(np.argmax(wrong))
 
     def may_hide_next(self, count: int, end: int) -> bool:
         """Whether the last of the first ``count``, which overlaps the next one, may be the wrong one of both.
@@ -41,12 +53,26 @@ class OffsetRanges:
         """
         if self.overlaps_next[:1].any():
             return True
-        return count > 0 and bool(self.bases[count - 1] < self.bases[count] < end)
+        if not count:
+            return False
+        return bool(self.bases[count - 1] < self.bases[count] < end)
 
     @cached_property
     def impossible(self) -> npt.NDArray[np.bool_]:
-        """Whether each one ends before it begins, or begins below zero."""
+        """Rule 1: a record batch that ends before it begins, or begins below zero, is wrong."""
         return (self.nexts <= self.bases) | (self.bases < 0)
+
+    @property
+    def overlapping_behind_gap(self) -> npt.NDArray[np.bool_]:
+        """Rule 2: of two record batches that overlap, the first is wrong if a gap precedes it."""
+        return self.overlaps_next & ~self.contiguous
+
+    @property
+    def overlapped(self) -> npt.NDArray[np.bool_]:
+        """Rule 3: of two record batches that overlap, the second is wrong if no gap precedes the first."""
+        overlapped = np.zeros(len(self.bases), np.bool_)
+        np.logical_and(self.overlaps_next[:-1], self.contiguous[:-1], out=overlapped[1:])
+        return overlapped
 
     @cached_property
     def contiguous(self) -> npt.NDArray[np.bool_]:
@@ -62,9 +88,3 @@ class OffsetRanges:
         overlaps = np.zeros(len(self.bases), np.bool_)
         np.greater(self.nexts[:-1], self.bases[1:], out=overlaps[:-1])
         return overlaps
-
-    def _contradicts_neighbours(self) -> npt.NDArray[np.bool_]:
-        """Which one of each two that overlap is wrong: the second one, if no gap precedes the first one."""
-        wrong = self.overlaps_next & ~self.contiguous
-        wrong[1:] |= (self.overlaps_next & self.contiguous)[:-1]
-        return wrong

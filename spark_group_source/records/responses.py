@@ -13,7 +13,7 @@ from crc32c import crc32c
 from spark_group_source.records.batches import CODEC, CRC_START, HEADER, HEADER_SIZE, BatchLocation, PartitionRecords
 from spark_group_source.records.boundaries import Longs, decode_varint
 from spark_group_source.records.codecs import BatchBody
-from spark_group_source.records.decode_units import DecodeUnit, UnitBatches, split_batch, whole_batches_unit
+from spark_group_source.records.decode_units import DecodeUnit, UnitBatches, first_true, split_batch, whole_batches_unit
 from spark_group_source.records.transactions import visible_batches
 
 _NONE = np.empty(0, np.int64)
@@ -60,7 +60,9 @@ class ResponseBatches:
         self._read_committed = read_committed
         self._check_crcs = check_crcs
         self._limits = limits
-        self._scratch = limits.scratch() if scratch is None else scratch
+        if scratch is None:
+            scratch = limits.scratch()
+        self._scratch = scratch
         batches = [partition.batches for partition in partitions]
         self._memory, origins = _one_memory([each.records for each in batches])
         self._partition_of = np.repeat(np.arange(len(partitions)), [len(each) for each in batches])
@@ -80,7 +82,9 @@ class ResponseBatches:
             CorruptRecords, UnsupportedRecords: a record batch with offsets of a range cannot be read.
         """
         needed = np.flatnonzero(self._needed())
-        return self._decompressed_units(needed) if self._codecs[needed].any() else self._uncompressed_units(needed)
+        if self._codecs[needed].any():
+            return self._decompressed_units(needed)
+        return self._uncompressed_units(needed)
 
     def _uncompressed_units(self, needed: Longs) -> Iterator[DecodeUnit]:
         """Units in the response itself. A record batch larger than a unit is split, and copied only at the borders."""
@@ -153,10 +157,12 @@ class ResponseBatches:
         consumer reads as empty, would hide these records.
         """
         counts, deltas = self._headers["count"], self._headers["last_offset_delta"]
-        for bad in np.flatnonzero(batches & ((deltas < 0) | (counts < 0)))[:1].tolist():
+        bad = first_true(batches & ((deltas < 0) | (counts < 0)))
+        if bad is not None:
             raise self._location(bad).corrupt(f"it has {counts[bad]} records and a last offset delta of {deltas[bad]}")
         record_bytes = self._ends - self._starts - HEADER_SIZE
-        for bad in np.flatnonzero(batches & (counts == 0) & (record_bytes > 0))[:1].tolist():
+        bad = first_true(batches & (counts == 0) & (record_bytes > 0))
+        if bad is not None:
             raise self._location(bad).corrupt(f"it has {record_bytes[bad]} bytes of records, and a count of 0")
 
     def _visible(self, before_end: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -179,7 +185,8 @@ class ResponseBatches:
         starts, ends = self._starts[batches] + CRC_START, self._ends[batches]
         computed = [crc32c(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         expected = self._headers["crc"][batches]
-        for bad in np.flatnonzero(expected != np.array(computed, np.uint32))[:1].tolist():
+        bad = first_true(expected != np.array(computed, np.uint32))
+        if bad is not None:
             damage = f"its CRC-32C is {computed[bad]:#010x} and not {expected[bad]:#010x}"
             raise self._location(int(batches[bad])).corrupt(damage)
 
@@ -220,15 +227,26 @@ def _one_memory(parts: Sequence[memoryview]) -> tuple[bytes | bytearray, list[in
 
     Parts of one response already lie in one memory; others are copied.
     """
-    owner = parts[0].obj if parts else b""
+    if not parts:
+        return b"", []
+    owner = parts[0].obj
     if isinstance(owner, (bytes, bytearray)) and all(part.obj is owner for part in parts):
         origin = _address(memoryview(owner))
         starts = [_address(part) - origin for part in parts]
-        ends = [start + len(part) for start, part in zip(starts, parts, strict=True)]
-        if all(end <= start for end, start in zip(ends, starts[1:], strict=False)):
+        if _are_in_order(starts, parts):
             return owner, starts
     sizes = [len(part) for part in parts]
     return b"".join(parts), [0, *np.cumsum(sizes[:-1]).tolist()]
+
+
+def _are_in_order(starts: Sequence[int], parts: Sequence[memoryview]) -> bool:
+    """Whether each part begins behind the end of the part before it."""
+    end = 0
+    for start, part in zip(starts, parts, strict=True):
+        if start < end:
+            return False
+        end = start + len(part)
+    return True
 
 
 def _address(view: memoryview) -> int:
