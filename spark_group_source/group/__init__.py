@@ -1,5 +1,7 @@
 """A query's part in a consumer group: membership, assigned partitions, committed offsets.
 
-``member`` runs the ``protocol`` of its group: ``classic`` (join, sync, heartbeat, assignors) or ``consumer`` (KIP-848).
-What a member decides is pure, and lies in ``membership``, the ``states`` of a protocol.
+``member`` has the life cycle of a membership, and the thread that runs it. Its group protocol, ``classic`` (join, sync,
+heartbeat, assignors) or ``consumer`` (KIP-848), sends the requests and returns what happened; it never calls the member.
+What a member decides is pure, and lies in ``membership`` and the ``states`` of a protocol; ``error_actions`` says what
+follows from an error code.
 """

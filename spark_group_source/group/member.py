@@ -1,12 +1,16 @@
-"""A member of a group: the thread that performs the actions of the membership's state machine.
+"""A member of a group: its life cycle, and the thread that runs it.
 
-The thread named ``group-member`` owns the membership's connections. Other threads read snapshots and post events; each
-public method says which thread may call it.
+The thread named ``group-member`` owns the membership's connections; :meth:`Member._live` is its loop. It sends the
+requests of a group protocol, and applies what the coordinator answered to the membership's state machine, whose actions
+it performs. A heartbeat is sent by ``_heartbeat`` of a protocol (:mod:`.classic.protocol`, :mod:`.consumer.protocol`);
+if the coordinator rejects it, :mod:`.error_actions` says what follows. Other threads read snapshots and post events;
+each public method says which thread may call it.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,23 +21,31 @@ from typing import Any, Protocol
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.counters import Counters
-from spark_group_source.group.error_actions import ErrorAction
+from spark_group_source.group.error_actions import MAY_HEAL, ErrorAction
 from spark_group_source.group.membership import (
+    NO_GENERATION,
     Action,
+    Assigned,
+    AssignmentAnswered,
+    AwaitBackoff,
     AwaitedChanged,
     Close,
     Event,
+    Heartbeat,
     Leave,
+    Lost,
     Membership,
     Notification,
     Phase,
     Request,
     RequestFailed,
+    Revoked,
     SessionExtended,
     Tick,
 )
-from spark_group_source.group.protocol import LEAVE_TIMEOUT, GroupProtocol
+from spark_group_source.group.protocol import LEAVE_TIMEOUT, GroupProtocol, MemberContext
 from spark_group_source.group.rebalance_listener import RebalanceListener
+from spark_group_source.group.rejection import LOOKUP_TIMEOUT, explain
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import Partitions
@@ -46,6 +58,10 @@ log = logging.getLogger(__name__)
 BLOCKED_AFTER = 1.0
 """Seconds that :meth:`Member.close` waits for the thread to leave; then a user's own code blocks it, and the member
 leaves without its thread."""
+
+
+IN_GROUP = (Phase.STABLE, Phase.REVOKING)
+"""Phases in which the member has an assignment, and sends heartbeats."""
 
 
 class AwaitedOffsets(Protocol):
@@ -67,6 +83,8 @@ class Member:
     the other attributes. ``rebalanced_at`` is when the present generation began, in seconds of the clock.
     """
 
+    _listener: RebalanceListener
+
     def __init__(
         self,
         cluster: Cluster,
@@ -82,9 +100,12 @@ class Member:
         self._offsets = offsets
         self._clock = clock
         self._closing = WakeupPipe()
-        self._protocol = _protocol(settings)(self, cluster, settings, clock, self._closing, timings)
+        self._protocol = _protocol(settings)(MemberContext(cluster, settings, clock, self._closing, timings))
+        self._heartbeats = self._protocol.heartbeats
+        self._was_member = False
+        self._logged_reason = self._protocol.initial.reason
         self._changed = threading.Condition()
-        self._state = self._protocol.initial
+        self._state: Any = self._protocol.initial
         self._actions: deque[Action] = deque([self._protocol.first])
         self._has_assignment = False
         self._closed = False
@@ -97,14 +118,11 @@ class Member:
 
     def start(self, topics: Mapping[str, Topic], listener: RebalanceListener) -> None:
         """Begins to join, subscribed to ``topics``. Caller: the query, once."""
-        self._protocol.listener = listener
-        self._protocol.subscribe(topics)
+        self._listener = listener
+        subscribed = self._protocol.subscribe(topics)
+        if subscribed is not None:
+            self.post(subscribed)
         self._thread.start()
-
-    @property
-    def membership(self) -> Any:
-        """The membership after the last event, of the type of its protocol. Caller: the member's thread."""
-        return self._state
 
     def snapshot(self) -> Membership:
         """The membership as it is now. Caller: anybody.
@@ -118,17 +136,17 @@ class Member:
             self._apply(Tick())
             if self._state.error is not None:
                 raise self._state.error
-            return self._state
+            return self._state  # type: ignore[no-any-return]
 
     @property
     def time_since_heartbeat(self) -> float:
         """Seconds since the last successful heartbeat or SyncGroup. Caller: anybody."""
-        return self._protocol.heartbeats.time_since_heartbeat
+        return self._heartbeats.time_since_heartbeat
 
     @property
     def last_failure(self) -> str:
         """Why the last request of the membership failed; empty since one has succeeded. Caller: anybody."""
-        return self._protocol.heartbeats.last_failure
+        return self._heartbeats.last_failure
 
     @property
     def has_assignment(self) -> bool:
@@ -149,12 +167,6 @@ class Member:
         self.snapshot()
         return self._has_assignment
 
-    def note_assignment(self) -> None:
-        """The first assignment has its start positions. Caller: the member's thread."""
-        with self._changed:
-            self._has_assignment = True
-            self._changed.notify_all()
-
     def plan(self, partitions: Partitions, me: Membership) -> Partitions:
         """Registers a batch that will read ``partitions``; returns those that are still readable.
 
@@ -164,10 +176,13 @@ class Member:
         with self._changed:
             self._apply(Tick())
             readable = self._state.readable
-            allowed = frozenset(tp for tp in partitions if tp in readable and readable[tp] == me.owned.get(tp))
-            self._offsets.reserve(allowed)
-            self._apply(AwaitedChanged(self._offsets.awaited()))
-            return allowed
+            allowed = set()
+            for tp in partitions:
+                if tp in readable and readable[tp] == me.owned.get(tp):
+                    allowed.add(tp)
+            self._offsets.reserve(frozenset(allowed))
+            self._step(AwaitedChanged(self._offsets.awaited()))
+            return frozenset(allowed)
 
     def commits_changed(self) -> None:
         """Commits succeeded, or became due: a revocation may wait for them. Caller: any thread."""
@@ -184,52 +199,70 @@ class Member:
         """
         with self._changed:
             if failure.action is ErrorAction.STALE_EPOCH:
-                # The member's thread itself receives that answer.
-                waits = threading.current_thread() is not self._thread
-                while waits and self._is(me) and not self._state.ended and not deadline.expired():
-                    self._changed.wait(deadline.remaining())
-                return None if self._state.ended or self._is(me) else self._state
-            decided = self._state.phase in (Phase.STABLE, Phase.REVOKING)
-            if (decided or failure.action is ErrorAction.RESET_MEMBER_ID) and self._is(me) and self._state.owned:
+                return self._await_newer_epoch(me, deadline)
+            if self._has_lost_generation(me, failure):
                 # Keeps the member id: if the coordinator does not know it, the join fails with that error.
                 self._apply(replace(failure, action=ErrorAction.RESET_GENERATION))
             return None
 
+    def _await_newer_epoch(self, me: Membership, deadline: Deadline) -> Membership | None:
+        """Waits for another epoch than that of ``me``; ``None`` if none came. The caller holds the lock."""
+        if threading.current_thread() is not self._thread:  # which itself receives the answer with the new epoch
+            while self._is(me) and not self._state.ended and not deadline.expired():
+                self._changed.wait(deadline.remaining())
+        if self._state.ended or self._is(me):
+            return None
+        return self._state  # type: ignore[no-any-return]
+
+    def _has_lost_generation(self, me: Membership, failure: RequestFailed) -> bool:
+        """Whether a rejected commit proves that the membership has lost what it owns. The caller holds the lock."""
+        if not self._state.owned:
+            return False
+        if not self._is(me):
+            return False  # it has another generation by now, which this commit says nothing about
+        if failure.action is ErrorAction.RESET_MEMBER_ID:
+            return True
+        return self._state.phase in IN_GROUP
+
     def _is(self, me: Membership) -> bool:
-        """Whether the membership has the member id and generation of ``me``; the caller holds the lock."""
+        """Whether the membership has the member id and generation of ``me``. The caller holds the lock."""
         return (self._state.member_id, self._state.generation) == (me.member_id, me.generation)
 
-    def post(self, event: Event) -> None:
-        """Applies an event. Caller: anybody."""
+    def post(self, event: Event) -> Membership:
+        """Applies an event, and returns the membership after it. Caller: any thread."""
         with self._changed:
             self._apply(event)
-
-    def next_notification(self) -> Notification | None:
-        """Takes the next action if it notifies the listener. Caller: the member's thread."""
-        with self._changed:
-            first = self._actions[0] if self._actions else None
-            if not isinstance(first, Notification):
-                return None
-            self._actions.popleft()
-            return first
+            return self._state  # type: ignore[no-any-return]
 
     def _apply(self, event: Event) -> None:
-        """Applies one event; the caller holds the lock."""
-        # A revocation waits for what is pending now. A success extends the session before the clock is checked.
-        pending = () if isinstance(event, (Tick, AwaitedChanged)) else (AwaitedChanged(self._offsets.awaited()),)
-        for each in (*pending, event, Tick()) if isinstance(event, SessionExtended) else (*pending, Tick(), event):
-            before = self._state
-            self._state, actions = self._protocol.state_machine(
-                before, each, self._clock(), self._settings.revocation_timeout
-            )
-            if self._state is before and not actions:
-                continue
-            if self._state.phase is Phase.FAILED or any(isinstance(action, Request) for action in actions):
-                # A request of the previous phase is obsolete in the next one. After a failure, a join would create a
-                # member that no process represents.
-                self._actions = deque(action for action in self._actions if isinstance(action, Notification))
-            self._actions.extend(actions)
-            self._changed.notify_all()
+        """Applies an event to the membership as it is now; the caller holds the lock.
+
+        A revocation waits for what is awaited at this moment, and ends or the session ends if the time for it has
+        passed. A success extends the session before the clock is checked.
+        """
+        if not isinstance(event, Tick | AwaitedChanged):
+            self._step(AwaitedChanged(self._offsets.awaited()))
+        if isinstance(event, SessionExtended):
+            self._step(event)
+        self._step(Tick())
+        if not isinstance(event, Tick | SessionExtended):
+            self._step(event)
+
+    def _step(self, event: Event) -> None:
+        """Steps the state machine, and queues what it tells the thread to do; the caller holds the lock."""
+        before = self._state
+        self._state, actions = self._protocol.state_machine(
+            before, event, self._clock(), self._settings.revocation_timeout
+        )
+        if self._state is before and not actions:
+            return
+        replaces = any(isinstance(action, Request) for action in actions)
+        if replaces or self._state.phase is Phase.FAILED:
+            # A request of the previous phase is obsolete in the next one. After a failure, a join would create a
+            # member that no process represents.
+            self._actions = deque(action for action in self._actions if isinstance(action, Notification))
+        self._actions.extend(actions)
+        self._changed.notify_all()
 
     def close(self) -> None:
         """Leaves the group and ends the thread, within :data:`LEAVE_TIMEOUT`. Caller: the query, at its end.
@@ -256,15 +289,16 @@ class Member:
             self._leave(cluster)
 
     def _run(self) -> None:
+        """Runs the life cycle; leaves the group when the query ends, or if something fails unexpectedly."""
         try:
-            while self._step():
-                pass
+            self._live()
         except Interrupted:
             self._leave()
         except BaseException as error:  # a user's function may call sys.exit()
             log.exception("group %s: the member's thread failed", self._settings.group_id)
-            unexpected = GroupSourceError(f"The membership in group '{self._settings.group_id}' failed: {error!r}.")
-            failure = error if isinstance(error, GroupSourceError) else unexpected
+            failure: BaseException = error
+            if not isinstance(failure, GroupSourceError):
+                failure = GroupSourceError(f"The membership in group '{self._settings.group_id}' failed: {error!r}.")
             self.post(RequestFailed(ErrorAction.FATAL, repr(error), error=failure))
             self._leave()
         finally:
@@ -274,38 +308,189 @@ class Member:
                 if self._left_behind:
                     self._closing.close()
 
-    def _step(self) -> bool:
-        """Performs the next action, or sends a heartbeat or retry if due. Returns False once the membership ended."""
-        action, ended = self._next_action(min(self._protocol.heartbeats.next_heartbeat, self._protocol.retry_due()))
-        if isinstance(action, Leave):
-            self._leave()
-        elif action is not None:
-            self._protocol.perform(action)
-        elif not ended:
-            self._protocol.keep_alive()
-        return not ended
+    def _live(self) -> None:
+        """The life cycle: performs what the last event led to, and keeps the membership alive while that is nothing.
 
-    def _next_action(self, until: float) -> tuple[Action | None, bool]:
-        """Waits for an action, a timeout, or a heartbeat or retry that is due at ``until``; returns the action, and
-        whether the membership has ended."""
+        It begins with the request that joins. An answer with an assignment notifies the query; a smaller assignment
+        revokes partitions, which is reported by the next request; a failure leads to a retry, a new join or the end.
+        """
+        while not self._is_over():
+            match self._next_action():
+                case None:
+                    self._keep_alive()
+                case Leave():
+                    self._leave()
+                case AwaitBackoff(rediscover):
+                    self._back_off(rediscover)
+                case Notification() as notification:
+                    self._notify(notification)
+                case request:
+                    self._send(request)
+
+    def _is_over(self) -> bool:
+        """Whether the membership has ended, and nothing is left to do about that."""
         with self._changed:
-            ended = self._state.ended
-            if not self._actions and not ended:
-                if self._state.phase is Phase.REVOKING:
-                    until = min(until, self._state.revoke_by)
-                if self._state.owned:
-                    until = min(until, self._state.session_ends)
-                self._changed.wait(max(0.0, until - self._clock()))
-            action = self._actions.popleft() if self._actions else None
-            return action, ended and action is None
+            return self._state.ended and not self._actions
+
+    def _next_action(self) -> Action | None:
+        """Waits for the next action; ``None`` if a heartbeat, a retry or the end of a wait is due before."""
+        due = min(self._heartbeats.next_heartbeat, self._retry_due())
+        with self._changed:
+            if not self._actions and not self._state.ended:
+                self._changed.wait(max(0.0, min(due, self._times_out_at()) - self._clock()))
+            if not self._actions:
+                return None
+            return self._actions.popleft()
+
+    def _keep_alive(self) -> None:
+        """Sends a heartbeat if one is due, and checks the topics after its success; then retries what is due."""
+        phase = self.post(Tick()).phase
+        if phase not in IN_GROUP:
+            return
+        if self._heartbeats.try_acquire(self._protocol.client.throttled):
+            if not self._send(Heartbeat()):
+                return
+            if self._is_topic_check_due():
+                self._check_topics()
+                return
+        self._retry_pending()
+
+    def _send(self, request: Action) -> bool:
+        """Sends a request, and applies what happened. Returns whether the member is still in the group, as far as it
+        knows: the request did not fail, and nothing was lost meanwhile."""
+        if self._protocol.is_join(request, self._state):
+            self._begin_join()
+        before = self._state
+        outcome = self._protocol.send(request, before, self.post)
+        for event in outcome.events:
+            self.post(event)
+        if outcome.failure is not None:
+            self._request_failed(outcome.failure)
+            return False
+        if not outcome.events:
+            return True
+        return self._accepted(outcome.events[-1], before)
+
+    def _accepted(self, answer: Event, before: Membership) -> bool:
+        """What follows from an answer that is applied: the next heartbeat, and an assignment for the query.
+
+        Returns False if everything was lost before the answer came: a join follows.
+        """
+        if isinstance(answer, SessionExtended):
+            self._heartbeats.record_success(joined=before.phase is not Phase.JOINING)
+        if isinstance(answer, AssignmentAnswered):
+            self._was_member = True
+            self._heartbeats.schedule_next()
+            if self._state.generation == NO_GENERATION:
+                return False
+        if self._protocol.note_answer(answer, before, self._state):
+            self._notify_of_assignment()
+        if isinstance(answer, AssignmentAnswered) and before.phase is Phase.JOINING:
+            self._protocol.joined()
+        return True
+
+    def _request_failed(self, failure: RequestFailed) -> None:
+        """Logs a failure and applies it: its :class:`ErrorAction` says what the member does about it.
+
+        A query that was in the group before also retries errors that depend on brokers or other members. One that was
+        not owns nothing: its error may wait for a lookup of what the group has.
+        """
+        if not self._was_member:
+            failure = explain(failure, self._protocol.client, self._settings, self._protocol.within(LOOKUP_TIMEOUT))
+        elif getattr(failure.error, "error_code", None) in MAY_HEAL:
+            failure = RequestFailed(ErrorAction.REDISCOVER, failure.reason)
+        self._heartbeats.log_failure(failure)
+        self.post(failure)
+
+    def _times_out_at(self) -> float:
+        """When a pending revocation or the session times out, in seconds of the clock. The caller holds the lock."""
+        times_out_at = math.inf
+        if self._state.phase is Phase.REVOKING:
+            times_out_at = self._state.revoke_by
+        if self._state.owned:
+            times_out_at = min(times_out_at, self._state.session_ends)
+        return times_out_at
+
+    def _begin_join(self) -> None:
+        """Waits for the backoff of a join, and logs its reason, once for joins in a row."""
+        self._heartbeats.await_join()
+        reason = self._state.reason
+        level = logging.INFO
+        if reason == self._logged_reason:
+            level = logging.DEBUG
+        log.log(level, "group %s: joining, because %s", self._settings.group_id, reason)
+        self._logged_reason = reason
+        self.counters.joins += 1
+
+    def _back_off(self, rediscover: bool) -> None:
+        if rediscover:
+            self._protocol.rediscover()
+        self._heartbeats.await_retry()
+
+    def _is_topic_check_due(self) -> bool:
+        if self._state.phase is not Phase.STABLE:
+            return False  # a revocation has a deadline
+        return self._clock() >= self._protocol.next_topic_check
+
+    def _check_topics(self) -> None:
+        changed = self._protocol.check_topics(self._state)
+        if changed is not None:
+            self.post(changed)
+
+    def _retry_due(self) -> float:
+        """When :meth:`_retry_pending` has something to do, in seconds of the clock."""
+        me = self._state
+        if me.phase not in IN_GROUP:
+            return math.inf
+        return self._listener.retry_due(me)
+
+    def _retry_pending(self) -> None:
+        """Retries failed commits and start positions if that is due, also while a revocation waits for a commit."""
+        if self._clock() >= self._retry_due():
+            self._listener.retry_pending(self._state, self._protocol.start_positions_deadline())
+
+    def _notify_of_assignment(self) -> None:
+        """Notifies the listener of a new assignment; then the query may know that it has one."""
+        self._logged_reason = ""
+        self.counters.rebalances += 1
+        self.rebalanced_at = self._clock()
+        notification = self._next_notification()
+        while notification is not None:  # first, because the query needs the start positions
+            self._notify(notification)
+            notification = self._next_notification()
+        with self._changed:
+            self._has_assignment = True
+            self._changed.notify_all()
+
+    def _next_notification(self) -> Notification | None:
+        """Takes the next action if it notifies the listener."""
+        with self._changed:
+            if not self._actions:
+                return None
+            first = self._actions[0]
+            if not isinstance(first, Notification):
+                return None
+            self._actions.popleft()
+            return first
+
+    def _notify(self, notification: Notification) -> None:
+        match notification:
+            case Assigned(partitions):
+                deadline = self._protocol.start_positions_deadline()
+                self._listener.partitions_assigned(partitions, self._state, deadline)
+            case Revoked(partitions):
+                self._listener.partitions_revoked(partitions)
+            case Lost(partitions, reason):
+                self._listener.partitions_lost(partitions, reason)
 
     def _leave(self, cluster: Cluster | None = None) -> None:
+        """Leaves the group, once; over ``cluster`` if the member's thread is blocked."""
         if not self._leaving.is_set():
             self._leaving.set()
-            self._protocol.leave(cluster)
+            self._protocol.leave(self._state, cluster)
 
 
-def _protocol(settings: GroupSettings) -> Callable[..., GroupProtocol]:
+def _protocol(settings: GroupSettings) -> Callable[[MemberContext], GroupProtocol[Any]]:
     """Imports one protocol only, because every query waits for its imports."""
     if settings.consumer_protocol:
         from spark_group_source.group.consumer.protocol import ConsumerProtocol

@@ -91,6 +91,12 @@ class SessionExtended(Event):
     __slots__ = ()
 
 
+class AssignmentAnswered(SessionExtended):
+    """The answer also says which partitions the member has."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class RequestFailed(Event):
     """The coordinator returned an error, or no response arrived. ``error`` is set if the action is FATAL.
@@ -150,6 +156,11 @@ class AwaitBackoff(Action):
     """Wait for the retry backoff before the next request. ``rediscover``: then find the coordinator first."""
 
     rediscover: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Request):
+    """Send a heartbeat at once. With KIP-848 it also joins, or reports what has changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,9 @@
-"""The part of a member that both group protocols have: when a heartbeat is due and what follows if it fails, backoffs,
-notifications and leaving.
+"""The part of a group protocol that its member knows: requests that return what happened.
+
+The member's thread calls a protocol, and a protocol never calls its member: :meth:`GroupProtocol.send` returns an
+:class:`Outcome`, whose events the member applies to the state machine of the protocol. One case cannot wait for the
+outcome: a classic member sends heartbeats while the coordinator holds back its JoinGroup or SyncGroup for minutes. What
+these heartbeats change is applied at once, by the function that the member passes along (:data:`Apply`).
 """
 
 from __future__ import annotations
@@ -8,35 +12,20 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic
 
 from spark_group_source.clock import Backoff, Clock, Deadline, Wakeup
 from spark_group_source.group.coordinator import CoordinatorClient
-from spark_group_source.group.error_actions import MAY_HEAL, ErrorAction
+from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.heartbeats import Heartbeats
-from spark_group_source.group.membership import (
-    Action,
-    Assigned,
-    AwaitBackoff,
-    Event,
-    Lost,
-    Membership,
-    Phase,
-    Request,
-    RequestFailed,
-    Revoked,
-    Tick,
-)
-from spark_group_source.group.rebalance_listener import RebalanceListener
-from spark_group_source.group.rejection import LOOKUP_TIMEOUT, explain
+from spark_group_source.group.membership import Action, AnyMember, Event, Membership, Request, RequestFailed
 from spark_group_source.group.settings import GroupSettings
+from spark_group_source.group.timings import Timings
 from spark_group_source.text import printable
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic
 from spark_group_source.wire.waiting import sleep
-
-if TYPE_CHECKING:
-    from spark_group_source.group.member import Member
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +33,29 @@ log = logging.getLogger(__name__)
 StateMachine = Callable[[Any, Event, float, float], tuple[Any, list[Action]]]
 """The function ``step`` of a group protocol: it takes the membership, an event, the time, and the revocation timeout in
 seconds; it returns the membership after the event, and the actions to perform."""
+
+Apply = Callable[[Event], Membership]
+"""Applies an event at once, and returns the membership after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happened to a request, in order: first the ``events``, of which the last is the coordinator's answer if it
+    accepted the request, and then the ``failure`` if it did not."""
+
+    events: tuple[Event, ...] = ()
+    failure: RequestFailed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberContext:
+    """What a protocol uses of its member. ``wakeup`` ends every wait once the query ends."""
+
+    cluster: Cluster
+    settings: GroupSettings
+    clock: Clock
+    wakeup: Wakeup | None = None
+    timings: Timings | None = None
 
 
 LEAVE_TIMEOUT = 3.0
@@ -57,134 +69,57 @@ START_POSITIONS_PART = 0.5
 The other part is left for the next heartbeat."""
 
 
-class GroupProtocol(ABC):
+class GroupProtocol(ABC, Generic[AnyMember]):
     """The base of both group protocols. All methods but :meth:`subscribe` are for the member's thread.
 
-    ``state_machine`` begins with ``initial`` and the action ``first``. ``member`` has the state; the listener is set
-    before its thread starts. ``client`` sends the requests of the membership. ``next_topic_check`` is when a check of
-    the topics is due, in seconds of the clock.
+    A membership begins as ``initial`` with the request ``first``, and ``state_machine`` applies events to it.
+    ``client`` sends the requests of the membership. ``next_topic_check`` is when a check of the topics is due, in
+    seconds of the clock. Each ``me`` is the membership as it is when the member calls the method.
     """
 
     state_machine: StateMachine
     first: ClassVar[Request]
-    listener: RebalanceListener
     client: CoordinatorClient
     next_topic_check = math.inf
 
-    def __init__(
-        self,
-        member: Member,
-        initial: Membership,
-        settings: GroupSettings,
-        heartbeat_interval: float,
-        clock: Clock,
-        wakeup: Wakeup | None,
-    ) -> None:
-        """``wakeup`` ends every wait once the query ends. ``heartbeat_interval`` is in seconds."""
-        self.member = member
+    def __init__(self, context: MemberContext, initial: AnyMember, heartbeat_interval: float) -> None:
+        """``heartbeat_interval`` is in seconds."""
         self.initial = initial
-        self.settings = settings
-        self.clock = clock
-        self.wakeup = wakeup
-        self.heartbeats = Heartbeats(settings, heartbeat_interval, clock, wakeup)
-        self._was_member = False
-        self._logged_reason = initial.reason
+        self.settings = context.settings
+        self.clock = context.clock
+        self.wakeup = context.wakeup
+        self.heartbeats = Heartbeats(context.settings, heartbeat_interval, context.clock, context.wakeup)
 
     @abstractmethod
-    def subscribe(self, topics: Mapping[str, Topic]) -> None:
+    def subscribe(self, topics: Mapping[str, Topic]) -> Event | None:
         """Sets the topics of the first join, as they are at the start. Caller: the query, before the thread starts."""
 
     @abstractmethod
-    def send(self, request: Action) -> None:
-        """Performs an action of the protocol's own state machine, and reports its result to the membership."""
+    def is_join(self, request: Action, me: AnyMember) -> bool:
+        """Whether the request joins the group: then a backoff may be due before it."""
 
     @abstractmethod
-    def heartbeat(self) -> bool:
-        """Sends a heartbeat, and reports its result to the membership. Returns False if it failed."""
+    def send(self, request: Action, me: AnyMember, apply: Apply) -> Outcome:
+        """Sends a heartbeat or another request of this protocol's state machine, and waits for the answer."""
 
     @abstractmethod
-    def check_topics(self) -> None:
-        """Checks whether the subscription matches other topics or partitions."""
+    def note_answer(self, answer: Event, before: AnyMember, after: AnyMember) -> bool:
+        """Logs what an answer has changed, once it is applied. Returns whether the query gets an assignment by it."""
 
     @abstractmethod
-    def leave(self, cluster: Cluster | None = None) -> None:
+    def check_topics(self, me: AnyMember) -> Event | None:
+        """Checks whether the subscription matches other topics or partitions; ``None`` if nothing has changed."""
+
+    @abstractmethod
+    def leave(self, me: AnyMember, cluster: Cluster | None = None) -> None:
         """Leaves the group, over ``cluster`` instead of the member's own connections if the member is blocked."""
+
+    def joined(self) -> None:
+        """The join is complete, and the query has its first assignment."""
 
     def rediscover(self) -> None:
         """Finds the coordinator again before the next request."""
         self.client.rediscover()
-
-    def keep_alive(self) -> None:
-        """Sends a heartbeat if one is due, and checks topics after its success; then retries what is due."""
-        self.member.post(Tick())
-        if self.member.membership.phase not in (Phase.STABLE, Phase.REVOKING):
-            return
-        if self.heartbeats.try_acquire(self.client.throttled):
-            if not self.heartbeat():
-                return
-            stable = self.member.membership.phase is Phase.STABLE  # a revocation has a deadline
-            if stable and self.clock() >= self.next_topic_check:
-                self.check_topics()
-                return
-        self.retry_pending()
-
-    def perform(self, action: Action) -> None:
-        """Performs one action of the membership."""
-        match action:
-            case AwaitBackoff(rediscover):
-                if rediscover:
-                    self.rediscover()
-                self.heartbeats.await_retry()
-            case Assigned(partitions):
-                self.listener.partitions_assigned(partitions, self.member.membership, self.start_positions_deadline())
-            case Revoked(partitions):
-                self.listener.partitions_revoked(partitions)
-            case Lost(partitions, reason):
-                self.listener.partitions_lost(partitions, reason)
-            case _:
-                self.send(action)
-
-    def retry_due(self) -> float:
-        """When :meth:`retry_pending` has something to do, in seconds of the clock."""
-        me = self.member.membership
-        return self.listener.retry_due(me) if me.phase in (Phase.STABLE, Phase.REVOKING) else math.inf
-
-    def retry_pending(self) -> None:
-        """Retries failed commits and start positions if that is due, also while a revocation waits for a commit."""
-        if self.clock() >= self.retry_due():
-            self.listener.retry_pending(self.member.membership, self.start_positions_deadline())
-
-    def begin_join(self) -> None:
-        """Waits for the backoff of a join, and logs its reason, once for joins in a row."""
-        self.heartbeats.await_join()
-        reason = self.member.membership.reason
-        level = logging.DEBUG if reason == self._logged_reason else logging.INFO
-        log.log(level, "group %s: joining, because %s", self.settings.group_id, reason)
-        self._logged_reason = reason
-        self.member.counters.joins += 1
-
-    def assignment_received(self) -> None:
-        """Notifies the listener of a new assignment; then the query may know that it has one."""
-        self._was_member, self._logged_reason = True, ""
-        self.member.counters.rebalances += 1
-        self.member.rebalanced_at = self.clock()
-        while notification := self.member.next_notification():  # before note_assignment: the query needs the positions
-            self.perform(notification)
-        self.member.note_assignment()
-
-    def request_failed(self, failure: RequestFailed) -> None:
-        """Logs a failure and reports it to the membership.
-
-        A query that was in the group before also retries errors that depend on brokers or other members. One that was
-        not owns nothing: its error may wait for a lookup of what the group has.
-        """
-        error_code = getattr(failure.error, "error_code", None)
-        if self._was_member and error_code in MAY_HEAL:
-            failure = RequestFailed(ErrorAction.REDISCOVER, failure.reason)
-        if not self._was_member:
-            failure = explain(failure, self.client, self.settings, self.within(LOOKUP_TIMEOUT))
-        self.heartbeats.log_failure(failure)
-        self.member.post(failure)
 
     def within(self, seconds: float) -> Deadline:
         """A deadline that ends with the query."""
@@ -194,22 +129,33 @@ class GroupProtocol(ABC):
         """The deadline of a listener that finds start positions: heartbeats wait for it."""
         return self.within(self.settings.session_timeout * START_POSITIONS_PART)
 
-    def retry_leave(self, send: Callable[[Deadline], RequestFailed | None]) -> None:
+    def retry_leave(self, member_id: str, send: Callable[[Deadline], RequestFailed | None]) -> None:
         """Sends a request that leaves the group, and logs the result; retries errors that may pass."""
-        group_id, member_id = self.settings.group_id, printable(self.member.membership.member_id)
+        group_id = self.settings.group_id
+        failure = self._failure_to_leave(send)
+        if failure is None:
+            log.info("group %s: member %s left", group_id, printable(member_id))
+            return
+        log.warning(
+            "group %s: member %s could not leave and stays until its session times out: %s",
+            group_id,
+            printable(member_id),
+            failure.reason,
+        )
+
+    def _failure_to_leave(self, send: Callable[[Deadline], RequestFailed | None]) -> RequestFailed | None:
+        """Sends a request that leaves the group until it succeeds; returns the last failure if it never does."""
         deadline = Deadline.after(LEAVE_TIMEOUT, self.clock)
         backoff = Backoff(self.settings.wire.retry_backoff, self.settings.wire.retry_backoff_max)
-        while failure := send(deadline.at_most(LEAVE_ATTEMPT_TIMEOUT)):
+        while True:
+            failure = send(deadline.at_most(LEAVE_ATTEMPT_TIMEOUT))
+            if failure is None:
+                return None
             if failure.action in (ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID):
-                break  # the coordinator does not have the member any more
+                return None  # the coordinator does not have the member any more
             seconds = backoff.next()
-            if failure.action not in (ErrorAction.RETRY, ErrorAction.REDISCOVER) or deadline.remaining() <= seconds:
-                log.warning(
-                    "group %s: member %s could not leave and stays until its session times out: %s",
-                    group_id,
-                    member_id,
-                    failure.reason,
-                )
-                return
+            if failure.action not in (ErrorAction.RETRY, ErrorAction.REDISCOVER):
+                return failure
+            if deadline.remaining() <= seconds:
+                return failure
             sleep(seconds, deadline)
-        log.info("group %s: member %s left", group_id, member_id)

@@ -129,7 +129,9 @@ def test_lookups_that_hang_hold_back_no_heartbeat(on_fake: Bench) -> None:
     # The same of a lookup of topics.
     on_fake.fake.next("Metadata", Fault(silent=True), times=10_000)
     other = on_fake.fake.create_topic("other", partitions=1)
-    query.member._protocol.subscribe({name: Topic(name, "", {}) for name in (on_fake.topic, other)})
+    subscribed = query.member._protocol.subscribe({name: Topic(name, "", {}) for name in (on_fake.topic, other)})
+    assert subscribed is not None
+    query.member.post(subscribed)
     assert_heartbeats_while("Metadata", 1)
     on_fake.fake.clear_faults()
     eventually(lambda: len(query.me.owned) == 5, "the other topic")

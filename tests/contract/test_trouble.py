@@ -707,7 +707,7 @@ def test_an_error_code_outside_the_table_is_fatal(on_fake: Bench, fake: FakeKafk
     on_fake.next("Heartbeat", Fault(error=42))
     with pytest.raises(GroupError, match="42"):
         eventually(query.poll, "the error")
-    assert describe_error_code(42) in str(query.member.membership.error)
+    assert describe_error_code(42) in str(query.member._state.error)
     eventually(lambda: not fake.group(on_fake.group).members, "the member to leave, although nothing closes the query")
 
 
@@ -768,7 +768,7 @@ def test_an_unexpected_error_on_the_members_thread_fails_the_query_with_that_err
     def stumble(*_: object, **__: object) -> None:
         raise LookupError("a bug")
 
-    monkeypatch.setattr(type(query.member._protocol), "keep_alive", stumble)
+    monkeypatch.setattr(type(query.member), "_keep_alive", stumble)
 
     with pytest.raises(GroupSourceError, match=r"The membership in group .* failed: LookupError\('a bug'\)"):
         eventually(query.poll, "the failure")

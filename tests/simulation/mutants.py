@@ -199,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "A2",
         3,
         "the member's thread retries no commit while a revocation is pending, which waits for it in vain",
-        (Edit("Phase.REVOKING", "Phase.STABLE", inside="retry_due"),),
+        (Edit("_1 not in IN_GROUP", "_1 is not Phase.STABLE", inside="Member._retry_due"),),
     ),
     Mutant(
         "A2b",
@@ -268,7 +268,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "A8",
         8,
         "a static KIP-848 member whose join got no answer is rejected until its own session ends",
-        (Edit("error_code == UNRELEASED_INSTANCE_ID", "False", inside="_heartbeat_failed"),),
+        (Edit("error_code == UNRELEASED_INSTANCE_ID", "False", inside="_has_former_epoch"),),
     ),
     Mutant(
         "A9",
@@ -412,11 +412,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M15",
         3,
         "the late rejection of a commit of an earlier generation loses the partitions of the present one",
-        (
-            Edit(
-                "_1 and self._is(me) and self._state.owned", "_1 and self._state.owned", inside="Member.commit_rejected"
-            ),
-        ),
+        (Edit("self._is(me)", "True", inside="Member._has_lost_generation"),),
     ),
     Mutant(
         "M17",

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from spark_group_source.clock import Clock, Deadline, Wakeup
+from spark_group_source.clock import Deadline
 from spark_group_source.errors import AuthenticationFailed, GroupSourceError, OptionError
 from spark_group_source.group.assignors.base import PartitionCounts
 from spark_group_source.group.classic.assignment import Assignment, Assignors, claimed_partitions, subscribed_topics
@@ -27,18 +26,13 @@ from spark_group_source.group.classic.states import (
 from spark_group_source.group.coordinator import WhileWaiting
 from spark_group_source.group.description import STABLE
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.membership import NO_GENERATION, Action, Membership, Phase, RequestFailed, Tick
-from spark_group_source.group.protocol import GroupProtocol
-from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.timings import Timings
+from spark_group_source.group.membership import NO_GENERATION, Action, Event, Heartbeat, Phase, RequestFailed, Tick
+from spark_group_source.group.protocol import Apply, GroupProtocol, MemberContext, Outcome
 from spark_group_source.group.topic_view import TopicView
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.text import names, printable
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic, partitions_of
-
-if TYPE_CHECKING:
-    from spark_group_source.group.member import Member
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +40,14 @@ log = logging.getLogger(__name__)
 JOIN_SLACK = 10.0
 """Seconds beyond the rebalance timeout within which the broker must respond to a JoinGroup."""
 
+MEMBERSHIP_ENDS = {ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorAction.FATAL}
+"""What a coordinator that does not know the member answers to its heartbeats: no pending request can succeed then."""
+
 DISPUTED_TOPICS_CHECK = 10.0
 """Seconds until the next check of the topics after brokers contradicted each other."""
 
 
-class ClassicProtocol(GroupProtocol):
+class ClassicProtocol(GroupProtocol[ClassicMembership]):
     """The member's thread owns it, with its connections.
 
     Attributes:
@@ -63,29 +60,23 @@ class ClassicProtocol(GroupProtocol):
 
     first = Join()
 
-    def __init__(
-        self,
-        member: Member,
-        cluster: Cluster,
-        settings: GroupSettings,
-        clock: Clock,
-        wakeup: Wakeup,
-        timings: Timings | None,
-    ) -> None:
+    def __init__(self, context: MemberContext) -> None:
+        settings = context.settings
         # On a slow network a heartbeat just before the session ends would arrive too late.
         interval = min(settings.heartbeat_interval, settings.session_timeout / 2)
         self._assignors = Assignors(settings.assignors, settings.wire.rack)
-        initial = ClassicMembership(cooperative=self._assignors.cooperative)
-        super().__init__(member, initial, settings, interval, clock, wakeup)
+        super().__init__(context, ClassicMembership(cooperative=self._assignors.cooperative), interval)
         self.state_machine = step
-        self._requests = MembershipRequests(cluster, settings, timings)
+        self._requests = MembershipRequests(context.cluster, settings, context.timings)
         self.client = self._requests.client
-        self._topic_view = TopicView(cluster, settings.group_id)
+        self._topic_view = TopicView(context.cluster, settings.group_id)
         self._topics: frozenset[str] = frozenset()
         self._group_topics: frozenset[str] = frozenset()
         self._partition_counts = PartitionCounts({})
         self._join_result: JoinResult | None = None
-        self._returned = None if settings.instance_id is not None else False
+        self._returned: bool | None = None
+        if settings.instance_id is None:
+            self._returned = False
         self._session_ends = 0.0
 
     def subscribe(self, topics: Mapping[str, Topic]) -> None:
@@ -94,43 +85,52 @@ class ClassicProtocol(GroupProtocol):
         self._topic_view.expect(partitions_of(topics.values()))
         self.next_topic_check = self.clock() + self.settings.wire.metadata_max_age
 
-    def send(self, request: Action) -> None:
-        """Joins or syncs."""
+    def is_join(self, request: Action, me: ClassicMembership) -> bool:
+        """See :meth:`GroupProtocol.is_join`."""
+        return isinstance(request, Join)
+
+    def send(self, request: Action, me: ClassicMembership, apply: Apply) -> Outcome:
+        """See :meth:`GroupProtocol.send`."""
         match request:
             case Join():
-                self._join()
+                return self._join(me, apply)
             case Sync():
-                self._sync()
+                return self._sync(me, apply)
+            case Heartbeat():
+                return self._heartbeat(me)
+        raise AssertionError(f"unknown request: {request!r}")
 
-    def _send_heartbeat(self, me: Membership, *, join_or_sync_pending: bool = False) -> RequestFailed | None:
-        """Sends a heartbeat, and extends the session if the coordinator knows ``me``; ``None`` if it succeeded."""
+    def _heartbeat(self, me: ClassicMembership) -> Outcome:
+        """Sends a heartbeat: whether the session continues, and whether the group rebalances."""
+        outcome = self._send_heartbeat(me)
+        if me.phase is Phase.REVOKING and _rebalances(outcome.failure):
+            # The group waits for the revocation of this member, which joins when that is complete.
+            return Outcome(outcome.events)
+        return outcome
+
+    def _send_heartbeat(self, me: ClassicMembership, *, join_or_sync_pending: bool = False) -> Outcome:
+        """Sends a heartbeat; the session is extended if the coordinator knows ``me``."""
         session_ends = self.clock() + self.settings.session_timeout
         deadline = self.within(self.settings.heartbeat_timeout)
         failure = self._requests.heartbeat(me, deadline, join_or_sync_pending=join_or_sync_pending)
         # Only members get REBALANCE_IN_PROGRESS: it keeps the session too.
-        if failure is None or failure.action is ErrorAction.REJOIN:
+        if failure is None or _rebalances(failure):
             self._session_ends = session_ends
-            self.member.post(HeartbeatSucceeded(me.generation, session_ends))
-        return failure
+            return Outcome((HeartbeatSucceeded(me.generation, session_ends),), failure)
+        return Outcome(failure=failure)
 
-    def _while_join_or_sync_waits(self, me: Membership) -> WhileWaiting:
+    def _while_join_or_sync_waits(self, me: ClassicMembership, apply: Apply) -> WhileWaiting:
         """Heartbeats on the second connection, to check that the coordinator still knows ``me``.
 
         A pending JoinGroup or SyncGroup proves nothing: it may be lost, and other members own the partitions by now.
         """
 
         def heartbeat() -> RequestFailed | None:
-            self.member.post(Tick())
-            if self.member.membership.generation != me.generation:
-                return RequestFailed(ErrorAction.REDISCOVER, self.member.membership.reason)
-            # The coordinator accepts no heartbeat of a new member before its join is complete.
-            joins_as_new = me.generation == NO_GENERATION
-            failure = self._find_coordinator() if joins_as_new else self._send_heartbeat(me, join_or_sync_pending=True)
-            if failure is not None and failure.action in (
-                ErrorAction.RESET_GENERATION,
-                ErrorAction.RESET_MEMBER_ID,
-                ErrorAction.FATAL,
-            ):
+            now = apply(Tick())
+            if now.generation != me.generation:
+                return RequestFailed(ErrorAction.REDISCOVER, now.reason)
+            failure = self._check_coordinator(me, apply)
+            if failure is not None and failure.action in MEMBERSHIP_ENDS:
                 return failure
             if self._requests.coordinator_moved:
                 return RequestFailed(ErrorAction.REDISCOVER, "another broker is the group's coordinator now")
@@ -138,83 +138,84 @@ class ClassicProtocol(GroupProtocol):
 
         return WhileWaiting(heartbeat, self.settings.heartbeat_interval)
 
-    def _find_coordinator(self) -> RequestFailed | None:
-        return self._requests.find_coordinator(self.within(self.settings.heartbeat_timeout))
+    def _check_coordinator(self, me: ClassicMembership, apply: Apply) -> RequestFailed | None:
+        """Asks whether the coordinator still knows ``me``, or for a new member which broker that is."""
+        if me.generation == NO_GENERATION:
+            # The coordinator accepts no heartbeat of a new member before its join is complete.
+            return self._requests.find_coordinator(self.within(self.settings.heartbeat_timeout))
+        outcome = self._send_heartbeat(me, join_or_sync_pending=True)
+        for event in outcome.events:
+            apply(event)
+        return outcome.failure
 
-    def heartbeat(self) -> bool:
-        """See :meth:`GroupProtocol.heartbeat`."""
-        me = self.member.membership
-        failure = self._send_heartbeat(me)
-        # While a revocation is pending, the group waits for this member: REBALANCE_IN_PROGRESS keeps the session alive.
-        if failure is not None and not (me.phase is Phase.REVOKING and failure.action is ErrorAction.REJOIN):
-            self.request_failed(failure)
-            return False
-        self.heartbeats.record_success(joined=True)
-        return True
-
-    def check_topics(self) -> None:
+    def check_topics(self, me: ClassicMembership) -> Event | None:
         """See :meth:`GroupProtocol.check_topics`."""
-        if reason := self._reason_to_rejoin():
-            self.member.post(SubscriptionChanged(reason))
+        reason = self._reason_to_rejoin()
+        if not reason:
+            return None
+        return SubscriptionChanged(reason)
 
     def rediscover(self) -> None:
         """See :meth:`GroupProtocol.rediscover`."""
         self._requests.rediscover()
 
-    def leave(self, cluster: Cluster | None = None) -> None:
+    def leave(self, me: ClassicMembership, cluster: Cluster | None = None) -> None:
         """See :meth:`GroupProtocol.leave`.
 
         A static member leaves only with ``static_leaves``: its next run within a session gets the same partitions.
         """
-        member_id = self.member.membership.member_id
         stays = self.settings.instance_id is not None and not self.settings.static_leaves
-        if stays or not member_id:
+        if stays or not me.member_id:
             return
-        requests = self._requests if cluster is None else MembershipRequests(cluster, self.settings)
-        self.retry_leave(lambda deadline: requests.leave(member_id, "the query ends", deadline))
+        requests = self._requests
+        if cluster is not None:
+            requests = MembershipRequests(cluster, self.settings)
+        self.retry_leave(me.member_id, lambda deadline: requests.leave(me.member_id, "the query ends", deadline))
 
-    def _join(self) -> None:
+    def _join(self, me: ClassicMembership, apply: Apply) -> Outcome:
         """Joins the group; waits until all members have joined or the rebalance timeout has passed."""
-        self.begin_join()
-        me = self.member.membership
         if self._returned is None:
             self._returned = self._is_known_member()
         if self._returned is False and self.clock() >= self.next_topic_check:
             self._reason_to_rejoin()  # also in a group that never stops rebalancing; the join has the topics found
         subscriptions = self._assignors.subscriptions(self._topics, me.owned, me.generation)
         deadline = self.within(self.settings.rebalance_timeout + JOIN_SLACK)
-        result = self._requests.join(me, subscriptions, deadline, self._while_join_or_sync_waits(me))
+        result = self._requests.join(me, subscriptions, deadline, self._while_join_or_sync_waits(me, apply))
         if isinstance(result, RequestFailed):
-            self.request_failed(result)
-            return
+            return Outcome(failure=result)
         self._join_result = result
-        self.member.post(result.joined)
+        return Outcome((result.joined,))
 
-    def _sync(self) -> None:
+    def _sync(self, me: ClassicMembership, apply: Apply) -> Outcome:
         """Syncs: as the leader with every member's assignment. Then this member's own is known."""
         assert self._join_result is not None, "a sync follows a join"
-        assignment = self._assignment(self._join_result)
+        assignment = self._assignment(self._join_result, me, apply)
         if isinstance(assignment, RequestFailed):
-            self.request_failed(assignment)
-            return
+            return Outcome(failure=assignment)
         if self._returned is not False:
             self.next_topic_check = self.clock()
         joined, assignor = self._join_result.joined, self._join_result.assignor
         self._assignors.assigned(assignor, assignment.partitions, joined.generation, assignment.user_data)
-        self.heartbeats.record_success()
-        self.heartbeats.schedule_next()
-        self.member.post(Synced(assignment.partitions, self._session_ends))
-        me = self.member.membership
-        if me.generation == NO_GENERATION:
-            return  # the session timed out before the response came: a join follows
-        leader = " (leader)" if self._join_result.leads else ""
-        generation = f"{joined.generation} by {printable(assignor)}, member {printable(joined.member_id)}{leader}"
-        listed = f": {names(me.readable)}" if me.readable else ""
-        group_id = self.settings.group_id
-        log.info("group %s: generation %s owns %d partition(s)%s", group_id, generation, len(me.readable), listed)
-        self.assignment_received()
+        return Outcome((Synced(assignment.partitions, self._session_ends),))
 
-    def _assignment(self, join_result: JoinResult) -> Assignment | RequestFailed:
+    def note_answer(self, answer: Event, before: ClassicMembership, after: ClassicMembership) -> bool:
+        """See :meth:`GroupProtocol.note_answer`. Each generation has an assignment."""
+        if not isinstance(answer, Synced):
+            return False
+        assert self._join_result is not None, "a sync follows a join"
+        joined, assignor = self._join_result.joined, self._join_result.assignor
+        leader = ""
+        if self._join_result.leads:
+            leader = " (leader)"
+        generation = f"{joined.generation} by {printable(assignor)}, member {printable(joined.member_id)}{leader}"
+        listed = ""
+        if after.readable:
+            listed = f": {names(after.readable)}"
+        group_id = self.settings.group_id
+        log.info("group %s: generation %s owns %d partition(s)%s", group_id, generation, len(after.readable), listed)
+        return True
+
+    def _assignment(self, join_result: JoinResult, me: ClassicMembership, apply: Apply) -> Assignment | RequestFailed:
         """Sends the assignments of all members if this one assigns, and returns its own."""
         try:
             assignments = self._assignments(join_result)
@@ -225,7 +226,7 @@ class ClassicProtocol(GroupProtocol):
         # As in Kafka's client: the leader needs no more time, and if it dies the broker responds after its session.
         deadline = self.within(self.settings.wire.request_timeout)
         self._session_ends = self.clock() + self.settings.session_timeout
-        while_waiting = self._while_join_or_sync_waits(self.member.membership)
+        while_waiting = self._while_join_or_sync_waits(me, apply)
         return self._requests.sync(join_result, assignments, deadline, while_waiting)
 
     def _reason_to_rejoin(self) -> str:
@@ -293,3 +294,8 @@ class ClassicProtocol(GroupProtocol):
     def _between_heartbeats(self) -> Deadline:
         """The deadline of a request that delays the next heartbeat."""
         return self.within(self.settings.heartbeat_timeout)
+
+
+def _rebalances(failure: RequestFailed | None) -> bool:
+    """Whether a heartbeat failed only because the group rebalances."""
+    return failure is not None and failure.action is ErrorAction.REJOIN

@@ -9,7 +9,7 @@
 
 :func:`step` takes an event and returns the new state and the actions to perform. What both protocols have in common
 (:mod:`.membership`) decides about the partitions; its acknowledgement is a JoinGroup. The member
-performs the actions and reports their results.
+performs the actions.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import (
     Acknowledge,
     Action,
+    AssignmentAnswered,
     AwaitBackoff,
     Event,
     Membership,
@@ -46,7 +47,7 @@ class Joined(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Synced(SessionExtended):
+class Synced(AssignmentAnswered):
     """SyncGroup returned this member's assignment. ``session_ends`` as in :class:`HeartbeatSucceeded`."""
 
     assigned: Partitions

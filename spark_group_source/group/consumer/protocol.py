@@ -7,10 +7,10 @@ import math
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
-from spark_group_source.clock import Clock, Deadline, Wakeup
+from spark_group_source.clock import Deadline
 from spark_group_source.errors import (
     GROUP_ID_NOT_FOUND,
     TOPIC_AUTHORIZATION_FAILED,
@@ -25,25 +25,20 @@ from spark_group_source.group.consumer.session_timeout import session_timeout
 from spark_group_source.group.consumer.states import (
     ConsumerMembership,
     FindTopics,
-    Heartbeat,
+    HeartbeatAnswered,
     Subscribed,
     TopicsFound,
     step,
 )
 from spark_group_source.group.coordinator import LATE_REQUESTS, CoordinatorClient
 from spark_group_source.group.error_actions import ErrorAction, fatal
-from spark_group_source.group.membership import NO_GENERATION, Action, Phase, RequestFailed
-from spark_group_source.group.protocol import GroupProtocol
-from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.timings import Timings
+from spark_group_source.group.membership import Action, Event, Heartbeat, Phase, RequestFailed
+from spark_group_source.group.protocol import Apply, GroupProtocol, MemberContext, Outcome
 from spark_group_source.group.topic_view import TopicView
 from spark_group_source.text import names, printable
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic, partitions_of
 from spark_group_source.wire.stale_metadata import known_ids
-
-if TYPE_CHECKING:
-    from spark_group_source.group.member import Member
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +61,11 @@ DENIED_TOPICS_CHECK = 10.0
 """Seconds until the next check of topics that this client may not describe."""
 
 
-class ConsumerProtocol(GroupProtocol):
+class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
     """The member's thread owns it, with its connections.
 
     ``_permissions`` has DESCRIBE on each topic that the subscription lacks because it is denied.
+    ``_was_member`` tells whether a heartbeat was ever accepted.
     ``_joined`` tells whether a join was sent: the coordinator may have the member even if it has not answered.
     ``_joining_until`` is when a join without partitions ends, in seconds of the clock. Until then the listener is
     notified of partitions only; ``_has_assignment`` tells whether it was. ``_session_timeout`` is the group's in
@@ -79,49 +75,50 @@ class ConsumerProtocol(GroupProtocol):
 
     first = Heartbeat()
 
-    def __init__(
-        self,
-        member: Member,
-        cluster: Cluster,
-        settings: GroupSettings,
-        clock: Clock,
-        wakeup: Wakeup,
-        timings: Timings | None,
-    ) -> None:
-        initial = ConsumerMembership(member_id=str(uuid.uuid4()))
-        super().__init__(member, initial, settings, HEARTBEAT_INTERVAL, clock, wakeup)
+    def __init__(self, context: MemberContext) -> None:
+        settings = context.settings
+        super().__init__(context, ConsumerMembership(member_id=str(uuid.uuid4())), HEARTBEAT_INTERVAL)
         self.state_machine = step
-        self._cluster = cluster
-        self._topic_view = TopicView(cluster, settings.group_id)
-        self.client = CoordinatorClient(cluster, settings.group_id, PURPOSE, timings, settings.coordinator)
+        self._cluster = context.cluster
+        self._topic_view = TopicView(context.cluster, settings.group_id)
+        self.client = CoordinatorClient(
+            context.cluster, settings.group_id, PURPOSE, context.timings, settings.coordinator
+        )
         if settings.subscription.pattern is not None:
-            self.next_topic_check = clock() + settings.wire.metadata_max_age
+            self.next_topic_check = context.clock() + settings.wire.metadata_max_age
         self._session_timeout = settings.session_timeout
         self._session_source = ""
+        self._was_member = False
         self._joined = False
         self._late_until = -math.inf
         self._has_assignment = False
         self._joining_until = 0.0
         self._permissions: dict[str, Permission] = {}
 
-    def subscribe(self, topics: Mapping[str, Topic]) -> None:
+    def subscribe(self, topics: Mapping[str, Topic]) -> Event:
         """See :meth:`GroupProtocol.subscribe`."""
         self._topic_view.expect(partitions_of(topics.values()))
-        self.member.post(Subscribed(frozenset(topics)))
+        return Subscribed(frozenset(topics))
 
-    def send(self, request: Action) -> None:
-        """Sends a heartbeat at once, or looks up topics."""
+    def is_join(self, request: Action, me: ConsumerMembership) -> bool:
+        """See :meth:`GroupProtocol.is_join`. The first heartbeat joins."""
+        return isinstance(request, Heartbeat) and me.phase is Phase.JOINING
+
+    def send(self, request: Action, me: ConsumerMembership, apply: Apply) -> Outcome:
+        """See :meth:`GroupProtocol.send`. No request waits at the broker, so ``apply`` is not needed."""
         match request:
             case Heartbeat():
-                self.heartbeat()
+                return self._heartbeat(me)
             case FindTopics():
-                self._find_topics(self._until_heartbeat(self.within(self.settings.heartbeat_timeout)))
+                deadline = self._until_heartbeat(self.within(self.settings.heartbeat_timeout))
+                return Outcome(self._find_topics(me, deadline))
+        raise AssertionError(f"unknown request: {request!r}")
 
     def start_positions_deadline(self) -> Deadline:
         """See :meth:`GroupProtocol.start_positions_deadline`."""
         return self._until_heartbeat(super().start_positions_deadline())
 
-    def leave(self, cluster: Cluster | None = None) -> None:
+    def leave(self, me: ConsumerMembership, cluster: Cluster | None = None) -> None:
         """See :meth:`GroupProtocol.leave`.
 
         A static member without ``static_leaves`` says that it comes back: its next run, within the session timeout,
@@ -129,82 +126,99 @@ class ConsumerProtocol(GroupProtocol):
         """
         if not self._joined:
             return
-        client = self.client if cluster is None else CoordinatorClient(cluster, self.settings.group_id, PURPOSE)
-        request = build_leave(self.member.membership, self.settings)
+        client = self.client
+        if cluster is not None:
+            client = CoordinatorClient(cluster, self.settings.group_id, PURPOSE)
+        request = build_leave(me, self.settings)
 
         def send(deadline: Deadline) -> RequestFailed | None:
-            return self._failure(client.call(request, deadline), client)
+            return self._failure(client.call(request, deadline), client, me)
 
-        self.retry_leave(send)
+        self.retry_leave(me.member_id, send)
 
-    def heartbeat(self) -> bool:
-        """See :meth:`GroupProtocol.heartbeat`. It tells the coordinator what has changed."""
-        joins = self.member.membership.phase is Phase.JOINING
-        if joins:
-            self._prepare_join()
-        me, sent_at = self.member.membership, self.clock()
-        # A late heartbeat may have been told an assignment. The coordinator repeats it only to a full report.
-        to_report = replace(me, answered=None) if sent_at < self._late_until else me
-        response = self.client.call(build_request(to_report, self.settings), self._heartbeat_deadline(me))
-        if failure := self._failure(response, self.client, joins=me.phase is Phase.JOINING):
-            self._heartbeat_failed(failure, getattr(response, "error_code", 0), joins)
-            return False
+    def _heartbeat(self, me: ConsumerMembership) -> Outcome:
+        """Sends a heartbeat: it joins, or tells the coordinator what has changed, and the answer has the assignment."""
+        found = self._prepare_join(me)
+        sent_at = self.clock()
+        request = build_request(self._to_report(me, sent_at), self.settings)
+        response = self.client.call(request, self._heartbeat_deadline(me))
+        failure = self._failure(response, self.client, me)
+        if failure is not None:
+            rejected = self._heartbeat_failed(me, failure, getattr(response, "error_code", 0))
+            return Outcome((*found, *rejected.events), rejected.failure)
         self.client.confirm_generation()
-        self.heartbeats.record_success(joined=not joins)
         self._was_member = True
         answer = interpret(response, me.report, sent_at + self._session_timeout)
-        self.member.post(answer)
         self.heartbeats.interval = answer.heartbeat_interval
-        self.heartbeats.schedule_next()
-        after = self.member.membership
-        if after.generation == NO_GENERATION:
-            return False  # everything was lost before the answer came: a join follows
-        if joins:
-            self._has_assignment = False
-            others = 0.0 if after.assignment else answer.heartbeat_interval + JOIN_INTERVAL
-            self._joining_until = self.clock() + others
-        self._assignment_answered(me, after)
-        if joins:
-            self._look_up_session()
-        return True
+        return Outcome((*found, answer))
 
-    def _heartbeat_failed(self, failure: RequestFailed, error_code: int, joins: bool) -> None:
+    def _to_report(self, me: ConsumerMembership, sent_at: float) -> ConsumerMembership:
+        """A late heartbeat may have been told an assignment. The coordinator repeats it only to a full report."""
+        if sent_at < self._late_until:
+            return replace(me, answered=None)
+        return me
+
+    def _heartbeat_failed(self, me: ConsumerMembership, failure: RequestFailed, error_code: int) -> Outcome:
         """Handles a heartbeat without an answer, or one that was rejected with this error code."""
+        outcome = Outcome(failure=failure)
         if error_code == TOPIC_AUTHORIZATION_FAILED:
-            failure = self._leave_out_denied(failure)
-        if joins and (failure.action is ErrorAction.RESET_GENERATION or error_code == UNRELEASED_INSTANCE_ID):
-            self._leave_former_epoch(error_code)
-        if failure.unanswered:
+            outcome = self._leave_out_denied(me, failure)
+        if me.phase is Phase.JOINING and _has_former_epoch(outcome.failure, error_code):
+            self._leave_former_epoch(me, error_code)
+        if outcome.failure is not None and outcome.failure.unanswered:
             self._late_until = self.clock() + LATE_REQUESTS
-        self.request_failed(failure)
+        return outcome
 
-    def _look_up_session(self) -> None:
+    def note_answer(self, answer: Event, before: ConsumerMembership, after: ConsumerMembership) -> bool:
+        """See :meth:`GroupProtocol.note_answer`. Spark may ask only once what there is to read, so a query should not
+        plan while the partitions of its first assignment are on their way.
+        """
+        match answer:
+            case TopicsFound() if after.owned != before.owned:
+                self._log_assignment(after)
+            case HeartbeatAnswered() if self._is_new_assignment(answer, before, after):
+                self._has_assignment = True
+                self._log_assignment(after)
+                return True
+        return False
+
+    def _is_new_assignment(
+        self, answer: HeartbeatAnswered, before: ConsumerMembership, after: ConsumerMembership
+    ) -> bool:
+        if before.phase is Phase.JOINING:
+            self._begin_assignment(answer, after)
+        joining = self.clock() < self._joining_until
+        if joining:
+            self.heartbeats.schedule_next(JOIN_INTERVAL)
+        if after.assignment != before.assignment:
+            return True
+        return not self._has_assignment and not joining
+
+    def _begin_assignment(self, answer: HeartbeatAnswered, after: ConsumerMembership) -> None:
+        """A join was accepted: without partitions yet, it ends when the others have sent a heartbeat."""
+        self._has_assignment = False
+        others = 0.0
+        if not after.assignment:
+            others = answer.heartbeat_interval + JOIN_INTERVAL
+        self._joining_until = self.clock() + others
+
+    def joined(self) -> None:
         """Asks for the group's session timeout, of which heartbeats say nothing."""
         deadline = self._until_heartbeat(self.within(MIN_WAIT))
         found = session_timeout(self.client, self.settings.group_id, deadline)
-        if found is None and self._session_source == "":
+        if found is not None:
+            self._session_source, self._session_timeout = "brokers", found
+            return
+        if self._session_source == "":
             log.info(
                 "group %s: the brokers do not say the group's session timeout (DESCRIBE_CONFIGS on the group or the"
                 " cluster), %.0f s are assumed",
                 self.settings.group_id,
                 self._session_timeout,
             )
-        self._session_source = "assumed" if found is None else "brokers"
-        self._session_timeout = self._session_timeout if found is None else found
+        self._session_source = "assumed"
 
-    def _assignment_answered(self, before: ConsumerMembership, after: ConsumerMembership) -> None:
-        """Notifies the listener of a new assignment. Spark may ask only once what there is to read, so a query should
-        not plan while the partitions of its first assignment are on their way.
-        """
-        joining = self.clock() < self._joining_until
-        if joining:
-            self.heartbeats.schedule_next(JOIN_INTERVAL)
-        if after.assignment != before.assignment or not (self._has_assignment or joining):
-            self._has_assignment = True
-            self._log_assignment(after)
-            self.assignment_received()
-
-    def _leave_former_epoch(self, error_code: int) -> None:
+    def _leave_former_epoch(self, me: ConsumerMembership, error_code: int) -> None:
         """Removes what the coordinator still has of this member: it rejected a join, because it has the member in an
         epoch that the member does not know. Otherwise brokers before Kafka 4.2 would reject each join until the
         session ends, and all brokers each join with an instance id
@@ -212,39 +226,43 @@ class ConsumerProtocol(GroupProtocol):
         instance id the coordinator rejects this as well.
         """
         for_good = replace(self.settings, static_leaves=error_code != UNRELEASED_INSTANCE_ID)
-        request = build_leave(self.member.membership, for_good)
-        self.client.call(request, self.within(self.settings.heartbeat_timeout))
+        self.client.call(build_leave(me, for_good), self.within(self.settings.heartbeat_timeout))
 
-    def _prepare_join(self) -> None:
-        self.begin_join()
-        if not self._joined:
-            # The first assignment then need not wait for a lookup; until the join, no session can end.
-            self._find_topics(self.within(self.settings.heartbeat_timeout))
+    def _prepare_join(self, me: ConsumerMembership) -> tuple[Event, ...]:
+        """Looks up the topics before the first join, whose assignment then need not wait for that."""
+        if me.phase is not Phase.JOINING or self._joined:
+            return ()
+        found = self._find_topics(me, self.within(self.settings.heartbeat_timeout))  # no session can end before a join
         self._joined = True
+        return found
 
     def _log_assignment(self, me: ConsumerMembership) -> None:
-        owned = f"{len(me.readable)} partition(s)" + (f": {names(me.readable)}" if me.readable else "")
+        listed = ""
+        if me.readable:
+            listed = f": {names(me.readable)}"
+        owned = f"{len(me.readable)} partition(s){listed}"
         member = printable(me.member_id)
         log.info("group %s: epoch %d, member %s, owns %s", self.settings.group_id, me.generation, member, owned)
 
-    def _find_topics(self, deadline: Deadline) -> None:
+    def _find_topics(self, me: ConsumerMembership, deadline: Deadline) -> tuple[Event, ...]:
         """Looks up the subscribed topics, among which are those in the assignment."""
-        wanted = self.member.membership.topics
         try:
-            topics = self._cluster.metadata(wanted, deadline).topics
+            topics = self._cluster.metadata(me.topics, deadline).topics
         except GroupSourceError as error:
             log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
-            return
-        found = {UUID(topic.id): name for name, topic in topics.items() if topic.id and not topic.error}
-        before = self.member.membership
-        if any(topic_id not in found for topic_id, _ in before.assignment):
+            return ()
+        found: dict[UUID, str] = {}
+        for name, topic in topics.items():
+            if topic.id and not topic.error:
+                found[UUID(topic.id)] = name
+        if {topic_id for topic_id, _ in me.assignment} - found.keys():
             # The broker may lag behind the coordinator.
-            found |= {UUID(topic_id): name for name, topic_id in known_ids(self._cluster, wanted, deadline) if topic_id}
-        self.member.post(TopicsFound(found))
-        if self.member.membership.owned != before.owned:
-            self._log_assignment(self.member.membership)
+            for name, known_id in known_ids(self._cluster, me.topics, deadline):
+                if known_id:
+                    found[UUID(known_id)] = name
+        return (TopicsFound(found),)
 
-    def check_topics(self) -> None:
+    def check_topics(self, me: ConsumerMembership) -> Event | None:
         """See :meth:`GroupProtocol.check_topics`. A pattern needs this: the coordinator itself finds partitions."""
         self.next_topic_check = self.clock() + self.settings.wire.metadata_max_age
         deadline = self._until_heartbeat(self.within(self.settings.heartbeat_timeout))
@@ -252,35 +270,35 @@ class ConsumerProtocol(GroupProtocol):
             topics = self.settings.subscription.find(self._topic_view, deadline)
         except GroupSourceError as error:
             log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
-            return
-        denied = {name for name, topic in topics.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
-        if denied or self.settings.subscription.pattern is None:
-            self.next_topic_check = self.clock() + DENIED_TOPICS_CHECK if denied else math.inf
+            return None
+        denied = _denied(topics)
+        if denied:
+            self.next_topic_check = self.clock() + DENIED_TOPICS_CHECK
+        elif self.settings.subscription.pattern is None:
+            self.next_topic_check = math.inf
         for name in self._permissions.keys() & topics.keys() - denied:
             self._permissions.pop(name).granted()
-        self.member.post(Subscribed(frozenset(topics) - denied))
+        return Subscribed(frozenset(topics) - denied)
 
-    def _leave_out_denied(self, failure: RequestFailed) -> RequestFailed:
+    def _leave_out_denied(self, me: ConsumerMembership, failure: RequestFailed) -> Outcome:
         """Subscribes without the topics that this client may not describe; returns the failure to report.
 
         The coordinator rejects each heartbeat that names such a topic, and does not say which one it is.
         """
         error = failure.error
-        if not isinstance(error, GroupError) or not (self._was_member or self.settings.subscription.pattern):
-            return failure
+        may_go_without = self._was_member or self.settings.subscription.pattern
+        if not isinstance(error, GroupError) or not may_go_without:
+            return Outcome(failure=failure)
         deadline = self._until_heartbeat(self.within(self.settings.heartbeat_timeout))
-        subscribed = self.member.membership.topics
         try:
-            found = self._cluster.metadata(subscribed, deadline).topics
-            denied = {name for name, topic in found.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
+            denied = _denied(self._cluster.metadata(me.topics, deadline).topics)
             self._record_denied(denied, error)
         except RetriableError as unknown:
-            return RequestFailed(ErrorAction.RETRY, str(unknown))
+            return Outcome(failure=RequestFailed(ErrorAction.RETRY, str(unknown)))
         except GroupError as final:
-            return RequestFailed(ErrorAction.FATAL, str(final), error=final)
-        self.member.post(Subscribed(subscribed - denied))
+            return Outcome(failure=RequestFailed(ErrorAction.FATAL, str(final), error=final))
         self.next_topic_check = min(self.next_topic_check, self.clock() + DENIED_TOPICS_CHECK)
-        return RequestFailed(ErrorAction.RETRY, failure.reason)
+        return Outcome((Subscribed(me.topics - denied),), RequestFailed(ErrorAction.RETRY, failure.reason))
 
     def _record_denied(self, topics: Collection[str], error: GroupError) -> None:
         optional = self.settings.subscription.pattern is not None
@@ -291,17 +309,20 @@ class ConsumerProtocol(GroupProtocol):
                 self._permissions[topic].granted()  # when the member joined
             self._permissions[topic].denied(error)
 
-    def _failure(self, response: Any, client: CoordinatorClient, *, joins: bool = False) -> RequestFailed | None:
+    def _failure(self, response: Any, client: CoordinatorClient, me: ConsumerMembership) -> RequestFailed | None:
+        """The failure of a heartbeat of ``me``, which joins if its phase is JOINING; ``None`` if it was accepted."""
         if isinstance(response, RequestFailed):
             return response
         error_code, message = response.error_code, response.error_message
         if not error_code:
             return None
-        if error_code == GROUP_ID_NOT_FOUND and joins:
+        if error_code == GROUP_ID_NOT_FOUND and me.phase is Phase.JOINING:
             # A join creates a group that was deleted: this group exists, and the coordinator does not convert it.
             error = fatal("ConsumerGroupHeartbeat", self.settings.group_id, error_code, broker_message=message)
             return RequestFailed(ErrorAction.FATAL, str(error), error=error)
-        topics = self.member.membership.topics if error_code == TOPIC_AUTHORIZATION_FAILED else ()
+        topics: Collection[str] = ()
+        if error_code == TOPIC_AUTHORIZATION_FAILED:
+            topics = me.topics
         return client.failure("ConsumerGroupHeartbeat", error_code, topics=topics, broker_message=message)
 
     def _heartbeat_deadline(self, me: ConsumerMembership) -> Deadline:
@@ -311,7 +332,9 @@ class ConsumerProtocol(GroupProtocol):
         connection, so it has more time.
         """
         deadline = self.within(self.settings.heartbeat_timeout)
-        return deadline if me.answered is None else deadline.at_most(max(MIN_WAIT, self.heartbeats.interval))
+        if me.answered is None:
+            return deadline
+        return deadline.at_most(max(MIN_WAIT, self.heartbeats.interval))
 
     def _until_heartbeat(self, deadline: Deadline) -> Deadline:
         """Ends a lookup on the member's thread when the next heartbeat is due.
@@ -319,3 +342,15 @@ class ConsumerProtocol(GroupProtocol):
         Brokers accept any session timeout above the heartbeat interval, and members learn only the interval.
         """
         return deadline.at_most(max(MIN_WAIT, self.heartbeats.next_heartbeat - self.clock()))
+
+
+def _denied(topics: Mapping[str, Topic]) -> set[str]:
+    """The topics that this client may not describe."""
+    return {name for name, topic in topics.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
+
+
+def _has_former_epoch(failure: RequestFailed | None, error_code: int) -> bool:
+    """Whether a join was rejected because the coordinator has the member, or its instance id, in another epoch."""
+    if error_code == UNRELEASED_INSTANCE_ID:
+        return True
+    return failure is not None and failure.action is ErrorAction.RESET_GENERATION

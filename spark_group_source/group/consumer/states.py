@@ -29,13 +29,13 @@ from spark_group_source.group.membership import (
     Acknowledge,
     Action,
     Assigned,
+    AssignmentAnswered,
     AwaitBackoff,
     Event,
+    Heartbeat,
     Membership,
     Phase,
-    Request,
     RequestFailed,
-    SessionExtended,
 )
 from spark_group_source.offsets import Partitions, TopicPartition
 
@@ -60,7 +60,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatAnswered(SessionExtended):
+class HeartbeatAnswered(AssignmentAnswered):
     """The coordinator answered a heartbeat without an error.
 
     ``sent`` is the report of that heartbeat, ``epoch`` the member's epoch from now on. ``assignment`` is ``None`` if it
@@ -87,11 +87,6 @@ class Subscribed(Event):
     """The query's subscription consists of these topics now."""
 
     topics: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat(Request):
-    """Send ConsumerGroupHeartbeat at once: it joins, or reports what has changed."""
 
 
 @dataclass(frozen=True, slots=True)

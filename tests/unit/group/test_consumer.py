@@ -28,9 +28,9 @@ from spark_group_source.group.consumer.messages import (
     build_request,
 )
 from spark_group_source.group.consumer.protocol import ConsumerProtocol
-from spark_group_source.group.consumer.states import ConsumerMembership, Heartbeat
+from spark_group_source.group.consumer.states import ConsumerMembership
 from spark_group_source.group.member import Member
-from spark_group_source.group.membership import Phase
+from spark_group_source.group.membership import Heartbeat, Phase
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
@@ -96,16 +96,16 @@ def test_only_a_static_member_leaves_for_now_unless_it_is_to_leave() -> None:
 
 
 @pytest.fixture
-def protocol(hand: Hand) -> Iterator[ConsumerProtocol]:
+def member(hand: Hand) -> Iterator[Member]:
     with FakeKafka() as fake:
         fake.create_topic("t")
         cluster = Cluster(wire_options(fake))
         settings = GroupSettings("g", Subscription(("t",)), WireOptions(()), consumer_protocol=True)
         member = Member(cluster, settings, Mock(), hand)
         assert isinstance(member._protocol, ConsumerProtocol)
-        member._protocol.listener = Mock()
-        member._protocol.subscribe({"t": Topic("t", "", {})})
-        yield member._protocol
+        member._thread = Mock()  # the test sends the requests itself
+        member.start({"t": Topic("t", "", {})}, Mock())
+        yield member
         cluster.close()
         member._closing.close()
 
@@ -113,7 +113,7 @@ def protocol(hand: Hand) -> Iterator[ConsumerProtocol]:
 REASON = "A custom assignor is in use."
 
 
-def heartbeats(protocol: ConsumerProtocol, *errors: int) -> list[int]:
+def heartbeats(member: Member, *errors: int) -> list[int]:
     """Sends heartbeats that return these error codes; returns the epochs of the heartbeats."""
     epochs: list[int] = []
     codes = iter(errors)
@@ -124,41 +124,41 @@ def heartbeats(protocol: ConsumerProtocol, *errors: int) -> list[int]:
             version=1, error_code=next(codes), error_message=REASON, member_epoch=5, heartbeat_interval_ms=5000
         )
 
-    protocol.client.call = call  # type: ignore[method-assign]
+    member._protocol.client.call = call  # type: ignore[method-assign]
     for _ in errors:
-        protocol.perform(Heartbeat())
+        member._send(Heartbeat())
     return epochs
 
 
-def test_a_member_of_a_deleted_group_joins_again(protocol: ConsumerProtocol) -> None:
-    assert heartbeats(protocol, 0, 69, 0) == [0, 5, 0]
-    assert protocol.member.membership.phase is Phase.STABLE
+def test_a_member_of_a_deleted_group_joins_again(member: Member) -> None:
+    assert heartbeats(member, 0, 69, 0) == [0, 5, 0]
+    assert member._state.phase is Phase.STABLE
 
 
 @pytest.mark.parametrize(
     ("error_code", "advice"),
     [(69, "set 'kafka.group.protocol' to classic"), (112, "Set 'kafka.group.remote.assignor'")],
 )
-def test_a_refused_join_ends_a_query_with_the_reason(protocol: ConsumerProtocol, error_code: int, advice: str) -> None:
-    heartbeats(protocol, error_code)
-    me = protocol.member.membership
+def test_a_refused_join_ends_a_query_with_the_reason(member: Member, error_code: int, advice: str) -> None:
+    heartbeats(member, error_code)
+    me = member._state
     assert me.phase is Phase.FAILED
     assert f"The broker says: {REASON}" in str(me.error)
     assert advice in str(me.error)
 
 
 def test_after_a_join_without_partitions_heartbeats_are_frequent_until_the_others_have_sent_one(
-    protocol: ConsumerProtocol, hand: Hand
+    member: Member, hand: Hand
 ) -> None:
-    heartbeats(protocol, 0)
-    assert protocol.member.membership.phase is Phase.STABLE
+    heartbeats(member, 0)
+    assert member._state.phase is Phase.STABLE
     for _ in range(6):
-        assert protocol.heartbeats.next_heartbeat == hand() + 1.0
-        assert not protocol.member.await_assignment(Deadline.after(0.0))
+        assert member._heartbeats.next_heartbeat == hand() + 1.0
+        assert not member.await_assignment(Deadline.after(0.0))
         hand.now += 1.0
-        heartbeats(protocol, 0)
-    assert protocol.member.await_assignment(Deadline.after(0.0)), "a member may have no partitions"
-    assert protocol.heartbeats.next_heartbeat == hand() + 5.0
+        heartbeats(member, 0)
+    assert member.await_assignment(Deadline.after(0.0)), "a member may have no partitions"
+    assert member._heartbeats.next_heartbeat == hand() + 5.0
 
 
 TOPIC_ID = UUID("00010203-0405-0607-0809-0a0b0c0d0e0f")

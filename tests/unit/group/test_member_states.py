@@ -22,7 +22,6 @@ from spark_group_source.group.consumer import states as consumer_states
 from spark_group_source.group.consumer.states import (
     ConsumerMembership,
     FindTopics,
-    Heartbeat,
     HeartbeatAnswered,
     Report,
     Subscribed,
@@ -39,6 +38,7 @@ from spark_group_source.group.membership import (
     AwaitedChanged,
     Close,
     Event,
+    Heartbeat,
     Leave,
     Lost,
     Phase,
@@ -264,7 +264,7 @@ def test_a_revocation_waits_for_what_is_awaited_when_it_begins_although_nobody_h
         if event is REBALANCE:
             offsets.awaited = lambda: OF_B
         member.post(event)
-    assert (member.membership.phase, member.membership.awaited) == (Phase.REVOKING, OF_B)
+    assert (member._state.phase, member._state.awaited) == (Phase.REVOKING, OF_B)
     member.close()
 
 
@@ -274,7 +274,7 @@ def test_a_member_that_leaves_without_its_thread_leaves_in_its_own_cluster(monke
     own = Cluster(settings.wire)
     member = Member(own, settings, SimpleNamespace(awaited=frozenset))
     used: list[Cluster] = []
-    monkeypatch.setattr(member._protocol, "leave", used.append)
+    monkeypatch.setattr(member._protocol, "leave", lambda me, cluster: used.append(cluster))
     member._leave_without_thread()
     member.close()
     assert used[0] is not own
