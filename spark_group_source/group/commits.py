@@ -66,8 +66,13 @@ def commit_metadata(fields: Mapping[str, object], tag: str = COMMIT_TAG) -> str:
     the lineage of the offset, if it has one. ``checkpoint`` is the id of the checkpoint that has logged the offset as
     the end of a batch.
     """
-    cut = {name: value[:METADATA_TEXT] if isinstance(value, str) else value for name, value in fields.items()}
-    return f"{tag} {json.dumps(cut)}" if cut else tag
+    if not fields:
+        return tag
+    shortened = dict(fields)
+    for name, value in fields.items():
+        if isinstance(value, str):
+            shortened[name] = value[:METADATA_TEXT]
+    return f"{tag} {json.dumps(shortened)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,9 @@ class CommittedOffset:
     def lineage(self) -> int:
         """The lineage to which it belongs."""
         lineage = self._fields.get("lineage", NO_LINEAGE)
-        return lineage if isinstance(lineage, int) else NO_LINEAGE
+        if not isinstance(lineage, int):
+            return NO_LINEAGE
+        return lineage
 
     @property
     def checkpoint(self) -> str:
@@ -111,7 +118,9 @@ class CommittedOffset:
             fields = json.loads(self.metadata[self.metadata.index("{") :])
         except ValueError:  # there is only the tag
             return {}
-        return fields if isinstance(fields, dict) else {}
+        if not isinstance(fields, dict):
+            return {}
+        return fields
 
 
 NO_MEMBERS = (
@@ -136,7 +145,8 @@ ERRORS_OF_ONE_PARTITION = {UNKNOWN_TOPIC_OR_PARTITION, UNSTABLE_OFFSET_COMMIT, U
 class CommitResult:
     """The result of a commit: the confirmed partitions, the errors by partition, and those without an answer.
 
-    ``failure`` is an error of the request as a whole. An ``unanswered`` one may still be applied, after later ones.
+    ``failure`` is an error of the request as a whole. A commit of ``unanswered`` partitions may still be applied, after
+    later ones.
     """
 
     confirmed: Partitions = frozenset()
@@ -172,9 +182,11 @@ class GroupOffsets:
         in ``topic_ids`` now are rejected too: by a broker of Kafka 4.1 or later, or else after a lookup of the id. Many
         partitions take several requests; the first that fails is the last one sent.
         """
+        if topic_ids is None:
+            topic_ids = {}
         result = CommitResult()
         for chunk in self._chunks(offsets):
-            latest = self._commit(me, chunk, deadline, topic_ids or {})
+            latest = self._commit(me, chunk, deadline, topic_ids)
             result = CommitResult(
                 result.confirmed | latest.confirmed,
                 {**result.errors, **latest.errors},
@@ -193,7 +205,8 @@ class GroupOffsets:
         size = 0
         for tp, commit in sorted(offsets.items(), key=itemgetter(0)):
             record = RECORD_BYTES + len(self._settings.group_id) + len(tp.topic) + len(commit.metadata)
-            if chunk and size + record > COMMIT_BYTES:
+            is_full = size + record > COMMIT_BYTES
+            if chunk and is_full:
                 yield chunk
                 chunk, size = {}, 0
             chunk[tp] = commit
@@ -209,35 +222,45 @@ class GroupOffsets:
         topic_ids: Mapping[TopicPartition, str],
     ) -> CommitResult:
         """Commits with one request; offsets of former topics are left out and rejected."""
-        if failure := self._client.connect(deadline):
+        failure = self._client.connect(deadline)
+        if failure is not None:
             return CommitResult(failure=failure)
         if self._compares_topic_ids(offsets, topic_ids):
             return self._send(me, offsets, topic_ids, deadline)
         former = self._in_former_topics(offsets, topic_ids, deadline)
         if isinstance(former, RequestFailed):
             return CommitResult(failure=former)
-        others = {tp: commit for tp, commit in offsets.items() if tp not in former}
-        result = self._send(me, others, {}, deadline) if others else CommitResult()
+        others = dict(offsets)
+        for tp in former:
+            del others[tp]
+        result = CommitResult()
+        if others:
+            result = self._send(me, others, {}, deadline)
         return replace(result, errors={**result.errors, **dict.fromkeys(former, UNKNOWN_TOPIC_ID)})
 
     def _compares_topic_ids(
         self, partitions: Collection[TopicPartition], topic_ids: Mapping[TopicPartition, str]
     ) -> bool:
         """Whether the coordinator itself rejects commits to a topic with another id, and all ids are known."""
-        all_known = all(topic_ids.get(tp) for tp in partitions)
-        return all_known and self._client.supports(ApiKey.OffsetCommit, versions.OFFSET_COMMIT_BY_TOPIC_ID)
+        if len(_known(topic_ids, partitions)) < len(partitions):
+            return False
+        return self._client.supports(ApiKey.OffsetCommit, versions.OFFSET_COMMIT_BY_TOPIC_ID)
 
     def _in_former_topics(
         self, partitions: Collection[TopicPartition], topic_ids: Mapping[TopicPartition, str], deadline: Deadline
     ) -> set[TopicPartition] | RequestFailed:
         """Partitions of topics that have another id by now: a commit by name would be one to the topic's successor."""
-        known = {tp: topic_ids[tp] for tp in partitions if topic_ids.get(tp)}
+        known = _known(topic_ids, partitions)
         if not known:
             return set()
         current = self._client.topic_ids({tp.topic for tp in known}, deadline)
         if isinstance(current, RequestFailed):
             return current
-        return {tp for tp, topic_id in known.items() if not may_be_same(current.get(tp.topic, ""), topic_id)}
+        former = set()
+        for tp, topic_id in known.items():
+            if not may_be_same(current.get(tp.topic, ""), topic_id):
+                former.add(tp)
+        return former
 
     def _send(
         self,
@@ -249,11 +272,14 @@ class GroupOffsets:
         """Sends one request, with the topics by id if there are ``topic_ids``, or else by name."""
         response = self._client.call(self._commit_request(me, offsets, topic_ids), deadline)
         if isinstance(response, RequestFailed):
-            unanswered = frozenset(offsets) if response.unanswered else frozenset()
-            return CommitResult(unanswered=unanswered, failure=response)
+            if not response.unanswered:
+                return CommitResult(failure=response)
+            return CommitResult(unanswered=frozenset(offsets), failure=response)
         codes = _commit_error_codes(response, topic_ids)
-        result = self._interpret(offsets, {tp: codes.get(tp, UNKNOWN_SERVER_ERROR) for tp in offsets})
-        if result.failure is not None and not me.member_id and UNKNOWN_MEMBER_ID in codes.values():
+        result = self._interpret({tp: codes.get(tp, UNKNOWN_SERVER_ERROR) for tp in offsets})
+        if result.failure is None or me.member_id:
+            return result
+        if UNKNOWN_MEMBER_ID in codes.values():
             reason = f"{result.failure.reason}: the group has members. {NO_MEMBERS}"
             return replace(result, failure=replace(result.failure, reason=reason))
         return result
@@ -279,7 +305,7 @@ class GroupOffsets:
             member_id=me.member_id,
             group_instance_id=self._settings.instance_id,
             topics=[
-                topic_of(name=name, topic_id=UUID(topic_id) if topic_id else None, partitions=parts)
+                topic_of(name=name, topic_id=_uuid(topic_id), partitions=parts)
                 for (name, topic_id), parts in by_topic.items()
             ],
         )
@@ -288,22 +314,36 @@ class GroupOffsets:
         """The version of OffsetCommit; ``None`` for the latest that names topics."""
         if by_id:
             return versions.OFFSET_COMMIT_BY_TOPIC_ID
-        return versions.MEMBER_OFFSET_COMMIT if self._settings.consumer_protocol else None
+        if self._settings.consumer_protocol:
+            return versions.MEMBER_OFFSET_COMMIT
+        return None
 
-    def _interpret(self, offsets: Iterable[TopicPartition], codes: Mapping[TopicPartition, int]) -> CommitResult:
-        confirmed = frozenset(tp for tp in offsets if codes.get(tp) == 0)
-        errors = {tp: error_code for tp, error_code in codes.items() if error_code}
-        # An error of the group stands at every partition; with an error of one partition the others are committed.
-        group_error = next((error_code for error_code in errors.values() if not _is_of_partition(error_code)), None)
-        if group_error is None:
-            return CommitResult(confirmed, errors)
+    def _interpret(self, codes: Mapping[TopicPartition, int]) -> CommitResult:
+        """The result of a response with these error codes; 0 confirms a partition."""
+        confirmed, errors = set(), {}
+        group_error = 0
+        for tp, error_code in codes.items():
+            if error_code == 0:
+                confirmed.add(tp)
+                continue
+            errors[tp] = error_code
+            # An error of the group stands at every partition; with an error of one partition the others are committed.
+            if group_error == 0 and not _is_of_partition(error_code):
+                group_error = error_code
+        if group_error == 0:
+            return CommitResult(frozenset(confirmed), errors)
+        return CommitResult(frozenset(confirmed), errors, failure=self._commit_failure(group_error, errors))
+
+    def _commit_failure(self, group_error: int, errors: Mapping[TopicPartition, int]) -> RequestFailed:
         if group_error == FENCED_INSTANCE_ID:
             # The next join fails with this error; until then other members own the partitions.
             reason = f"OffsetCommit failed with {describe_error_code(group_error)}"
-            return CommitResult(confirmed, errors, failure=RequestFailed(ErrorAction.RESET_GENERATION, reason))
-        topics = {tp.topic for tp, error_code in errors.items() if error_code == group_error}
-        failure = self._client.failure("OffsetCommit", group_error, topics=topics)
-        return CommitResult(confirmed, errors, failure=failure)
+            return RequestFailed(ErrorAction.RESET_GENERATION, reason)
+        topics = set()
+        for tp, error_code in errors.items():
+            if error_code == group_error:
+                topics.add(tp.topic)
+        return self._client.failure("OffsetCommit", group_error, topics=topics)
 
     def committed(
         self,
@@ -324,8 +364,12 @@ class GroupOffsets:
         the others. Without it, the failure of one partition is that of the call.
         """
         deadline = deadline.at_most(self._settings.offset_fetch_timeout)
-        if me is not None and me.generation != NO_GENERATION and (failure := self._client.connect_to_known(deadline)):
-            return failure
+        if me is not None and me.generation == NO_GENERATION:
+            me = None  # a query that is in no group asks as an operator does
+        if me is not None:
+            failure = self._client.connect_to_known(deadline)
+            if failure is not None:
+                return failure
         response = self._client.call(self._fetch_request(partitions, me), deadline)
         if isinstance(response, RequestFailed):
             return response
@@ -333,18 +377,19 @@ class GroupOffsets:
 
     def _fetch_request(self, partitions: Iterable[TopicPartition] | None, me: Membership | None) -> Any:
         group_of = OffsetFetchRequest.OffsetFetchRequestGroup
-        as_member = self._settings.consumer_protocol and me is not None and me.generation != NO_GENERATION
-        member = {"member_id": me.member_id, "member_epoch": me.generation} if me is not None and as_member else {}
-        topics = (
-            partitions
-            if partitions is None
-            else [
+        version: int | None = None
+        member: dict[str, Any] = {}
+        if self._settings.consumer_protocol and me is not None:
+            version = versions.MEMBER_OFFSET_FETCH
+            member = {"member_id": me.member_id, "member_epoch": me.generation}
+        topics = None
+        if partitions is not None:
+            topics = [
                 group_of.OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
                 for name, numbers in numbers_by_topic(partitions).items()
             ]
-        )
         return OffsetFetchRequest(
-            version=versions.MEMBER_OFFSET_FETCH if as_member else None,
+            version=version,
             group_id=self._settings.group_id,
             topics=topics,
             groups=[group_of(group_id=self._settings.group_id, topics=topics, **member)],
@@ -355,12 +400,13 @@ class GroupOffsets:
         self, response: Any, unavailable: dict[TopicPartition, RequestFailed] | None
     ) -> dict[TopicPartition, CommittedOffset] | RequestFailed:
         """As :meth:`committed`, of one response."""
-        group = response.groups[0] if response.groups else response  # before version 8 there is only one
+        group = response  # before version 8 there is only one
+        if response.groups:
+            group = response.groups[0]
         if group.error_code:
             return self._client.failure("OffsetFetch", group.error_code)
-        parts = {TopicPartition(of.name, part.partition_index): part for of in group.topics for part in of.partitions}
         offsets = {}
-        for tp, part in parts.items():
+        for tp, part in _fetched(group):
             if part.error_code:  # any: without a commit the partition would start at startingOffsets
                 failure = self._client.failure("OffsetFetch", part.error_code, topics=[tp.topic])
                 if unavailable is None or part.error_code not in ERRORS_OF_ONE_PARTITION:
@@ -372,11 +418,36 @@ class GroupOffsets:
 
     def topic_ids(self, topics: Collection[str], deadline: Deadline) -> dict[str, str] | RequestFailed:
         """The ids that these topics have for the coordinator."""
-        return self._client.topic_ids(topics, deadline) if topics else {}
+        if not topics:
+            return {}
+        return self._client.topic_ids(topics, deadline)
 
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
         """The group's state and members."""
         return describe(self._client, self._settings.group_id, deadline)
+
+
+def _known(topic_ids: Mapping[TopicPartition, str], partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+    """The topic ids of these partitions, as far as they are known: an older broker has none."""
+    known = {}
+    for tp in partitions:
+        topic_id = topic_ids.get(tp)
+        if topic_id:
+            known[tp] = topic_id
+    return known
+
+
+def _uuid(topic_id: str) -> UUID | None:
+    if not topic_id:
+        return None
+    return UUID(topic_id)
+
+
+def _fetched(group: Any) -> Iterator[tuple[TopicPartition, Any]]:
+    """Each partition of an OffsetFetch response, with its part of it."""
+    for topic in group.topics:
+        for part in topic.partitions:
+            yield TopicPartition(topic.name, part.partition_index), part
 
 
 def _commit_error_codes(response: Any, topic_ids: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
@@ -384,7 +455,9 @@ def _commit_error_codes(response: Any, topic_ids: Mapping[TopicPartition, str]) 
     names = {UUID(topic_id): tp.topic for tp, topic_id in topic_ids.items()}
     codes = {}
     for topic in response.topics:
-        name = names.get(topic.topic_id, "") if topic_ids else topic.name
+        name = topic.name
+        if topic_ids:
+            name = names.get(topic.topic_id, "")
         for part in topic.partitions:
             codes[TopicPartition(name, part.partition_index)] = part.error_code
     return codes

@@ -84,11 +84,15 @@ class CoordinatorClient:
         timings: Timings | None = None,
         current: CurrentCoordinator | None = None,
     ) -> None:
-        self._current = current or CurrentCoordinator()
+        if current is None:
+            current = CurrentCoordinator()
+        if timings is None:
+            timings = Timings()
+        self._current = current
         self._cluster = cluster
         self._group_id = group_id
         self._purpose = purpose
-        self._timings = timings or Timings()
+        self._timings = timings
         self._broker_id: int | None = None
 
     def rediscover(self) -> None:
@@ -103,11 +107,15 @@ class CoordinatorClient:
     @property
     def throttled(self) -> float:
         """Seconds until the coordinator reads the next request, because this client exceeds a quota."""
-        return 0.0 if self._broker_id is None else self._cluster.throttle_remaining(self._broker_id, self._purpose)
+        if self._broker_id is None:
+            return 0.0
+        return self._cluster.throttle_remaining(self._broker_id, self._purpose)
 
     def supports(self, api_key: int, version: int) -> bool:
         """Whether the coordinator that the last request reached supports this version of a request."""
-        return self._broker_id is not None and self._cluster.supports(self._broker_id, api_key, version, self._purpose)
+        if self._broker_id is None:
+            return False
+        return self._cluster.supports(self._broker_id, api_key, version, self._purpose)
 
     def call(self, request: Any, deadline: Deadline, while_waiting: WhileWaiting | None = None) -> Any:
         """Returns the broker's response, or :class:`RequestFailed` if none arrived.
@@ -124,21 +132,30 @@ class CoordinatorClient:
             began, sent = deadline.clock(), True
             connection.send(request, quick)
             try:
-                failure = None if while_waiting is None else while_waiting.until_response(connection, deadline)
-                # A response may break off after its first bytes, and no heartbeat is sent while the rest is awaited.
-                rest = deadline if while_waiting is None else deadline.at_most(self._cluster.options.request_timeout)
-                response = connection.receive(rest) if failure is None else failure
+                response = self._await_response(connection, deadline, while_waiting)
             except Interrupted:
                 # The next request on this connection would read the response that is still to arrive.
                 connection.close()
                 raise
-            if failure is not None:
+            if isinstance(response, RequestFailed):
                 connection.close()
             else:
                 self._timings.record(request.name, deadline.clock() - began)
             return response
         except CALL_ERRORS as error:
             return replace(self._failed(error), unanswered=sent)
+
+    def _await_response(
+        self, connection: Connection, deadline: Deadline, while_waiting: WhileWaiting | None
+    ) -> Any | RequestFailed:
+        """The response, or the failure of a heartbeat in the meantime, after which the response does not count."""
+        if while_waiting is None:
+            return connection.receive(deadline)
+        failure = while_waiting.until_response(connection, deadline)
+        if failure is not None:
+            return failure
+        # A response may break off after its first bytes, and no heartbeat is sent while the rest is awaited.
+        return connection.receive(deadline.at_most(self._cluster.options.request_timeout))
 
     def _connect(self, deadline: Deadline) -> Connection:
         if self._broker_id is None or self._broker_id != self._current.id:
@@ -164,11 +181,16 @@ class CoordinatorClient:
             found = self._cluster.request_metadata(self._connect(quick), topics, quick).topics
         except CALL_ERRORS as error:
             return self._failed(error)
-        return {name: topic.id for name, topic in found.items() if not topic.error}
+        ids = {}
+        for name, topic in found.items():
+            if not topic.error:
+                ids[name] = topic.id
+        return ids
 
     def connect_to_known(self, deadline: Deadline) -> RequestFailed | None:
         """Connects to the coordinator if it is the broker that knows the member's generation; ``None`` if so."""
-        if failure := self.connect(deadline):
+        failure = self.connect(deadline)
+        if failure is not None:
             return failure
         if self._broker_id == self._current.knows_generation:
             return None

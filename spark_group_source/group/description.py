@@ -102,9 +102,14 @@ def describe(client: CoordinatorClient, group_id: str, deadline: Deadline) -> Gr
     if group.error_code:
         return client.failure("DescribeGroups", group.error_code)
     described = interpret(group)
-    if described.state != DEAD or not client.supports(ApiKey.ConsumerGroupDescribe, versions.CONSUMER_GROUP_DESCRIBE):
+    if described.state != DEAD:
         return described
-    return _describe_consumer_group(client, group_id, deadline) or described
+    if not client.supports(ApiKey.ConsumerGroupDescribe, versions.CONSUMER_GROUP_DESCRIBE):
+        return described
+    found = _describe_consumer_group(client, group_id, deadline)
+    if found is None:
+        return described
+    return found
 
 
 def _describe_consumer_group(
@@ -132,14 +137,13 @@ def _describe_consumer_group(
 def interpret(group: Any) -> GroupDescription:
     """Reads one group of a DescribeGroups response."""
     is_consumer = group.protocol_type == PROTOCOL_TYPE  # other protocol types encode assignments differently
-    members = [
-        MemberDescription(
-            *_identity(member, member.group_instance_id),
-            _assigned(member) if is_consumer else frozenset(),
-            _subscribed(member) if is_consumer else frozenset(),
-        )
-        for member in group.members
-    ]
+    members = []
+    for member in group.members:
+        partitions: Partitions = frozenset()
+        topics: frozenset[str] = frozenset()
+        if is_consumer:
+            partitions, topics = _assigned(member), _subscribed(member)
+        members.append(MemberDescription(*_identity(member, member.group_instance_id), partitions, topics))
     return GroupDescription(
         printable(group.group_state or ""),
         printable(group.protocol_data or ""),
@@ -150,30 +154,34 @@ def interpret(group: Any) -> GroupDescription:
 
 def interpret_consumer_group(group: Any) -> GroupDescription:
     """Reads one group of a ConsumerGroupDescribe response."""
-    members = [
-        MemberDescription(
-            *_identity(member, member.instance_id),
-            frozenset(
-                TopicPartition(topic.topic_name, number)
-                for topic in member.assignment.topic_partitions
-                for number in topic.partitions
-            ),
-            frozenset(member.subscribed_topic_names),
-            printable(member.subscribed_topic_regex or ""),
-            CLASSIC if member.member_type == _CLASSIC_MEMBER else CONSUMER,
-            member.member_epoch,
-        )
-        for member in group.members
-    ]
+    members = [_member_of_consumer_group(member) for member in group.members]
     state, assignor = printable(group.group_state), printable(group.assignor_name)
     return GroupDescription(state, assignor, _by_client_id(members), CONSUMER)
+
+
+def _member_of_consumer_group(member: Any) -> MemberDescription:
+    partitions: set[TopicPartition] = set()
+    for topic in member.assignment.topic_partitions:
+        partitions.update(TopicPartition(topic.topic_name, number) for number in topic.partitions)
+    protocol = CONSUMER
+    if member.member_type == _CLASSIC_MEMBER:
+        protocol = CLASSIC
+    return MemberDescription(
+        *_identity(member, member.instance_id),
+        frozenset(partitions),
+        frozenset(member.subscribed_topic_names),
+        printable(member.subscribed_topic_regex or ""),
+        protocol,
+        member.member_epoch,
+    )
 
 
 def _identity(member: Any, instance_id: str | None) -> tuple[str, str, str, str | None]:
     """Member id, client id, host and instance id. Each member chooses its client id and instance id itself."""
     host = member.client_host.lstrip("/")
-    shown_instance = None if instance_id is None else printable(instance_id)
-    return printable(member.member_id), printable(member.client_id), printable(host), shown_instance
+    if instance_id is not None:
+        instance_id = printable(instance_id)
+    return printable(member.member_id), printable(member.client_id), printable(host), instance_id
 
 
 def _assigned(member: Any) -> frozenset[TopicPartition]:

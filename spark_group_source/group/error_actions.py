@@ -116,7 +116,9 @@ def error_action(error_code: int) -> ErrorAction:
 
 def denied(error: GroupSourceError) -> bool:
     """Whether a permission is missing or the credentials are wrong, and that is final: a retry cannot help."""
-    return isinstance(error, AuthenticationFailed) or getattr(error, "error_code", None) in _DENIED
+    if isinstance(error, AuthenticationFailed):
+        return True
+    return getattr(error, "error_code", None) in _DENIED
 
 
 def fatal(
@@ -126,8 +128,11 @@ def fatal(
 
     ``broker_message`` is the broker's explanation, if its response has one.
     """
-    suffix = f" for {names(set(topics))}" if topics else ""
-    explanation = f" The broker says: {printable(broker_message)}" if broker_message else ""
+    suffix = explanation = ""
+    if topics:
+        suffix = f" for {names(set(topics))}"
+    if broker_message:
+        explanation = f" The broker says: {printable(broker_message)}"
     return GroupError(
         f"{request} of group '{group}' failed with {describe_error_code(error_code)}{suffix}.{explanation}",
         _ADVICE.get(error_code, ""),

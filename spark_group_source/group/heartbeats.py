@@ -1,4 +1,7 @@
-"""When the next heartbeat is due, and what follows if a request of the membership fails: backoffs and log lines."""
+"""When the next heartbeat is due, and what follows if a request of the membership fails: backoffs and log lines.
+
+The ``_heartbeat`` of a group protocol sends it: :mod:`.classic.protocol`, :mod:`.consumer.protocol`.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ class Heartbeats:
         """
         if self._clock() < self.next_heartbeat:
             return False
-        self.next_heartbeat = self._clock() + (throttled or self.interval)
+        wait = self.interval
+        if throttled:
+            wait = throttled
+        self.next_heartbeat = self._clock() + wait
         return not throttled
 
     def schedule_next(self, seconds: float = math.inf) -> None:
@@ -82,7 +88,10 @@ class Heartbeats:
         self._logged_action = failure.action
         if failure.action is not ErrorAction.MEMBER_ID_REQUIRED:
             self.last_failure = failure.reason
-        log.log(logging.DEBUG if quiet else logging.INFO, "group %s: %s", self._settings.group_id, failure.reason)
+        level = logging.INFO
+        if quiet:
+            level = logging.DEBUG
+        log.log(level, "group %s: %s", self._settings.group_id, failure.reason)
         if self._warnings.try_acquire():
             log.warning(
                 "group %s: no successful heartbeat for %.0f s, still retrying: %s",

@@ -17,7 +17,7 @@ into a request of its protocol. :mod:`.error_actions` says which errors end the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TypeVar
@@ -76,7 +76,7 @@ class Membership:
     @property
     def readable(self) -> Mapping[TopicPartition, int]:
         """Partitions that the next batch may read, with the generation that assigned them."""
-        return {tp: since for tp, since in self.owned.items() if tp not in self.revoking}
+        return _without(self.owned, self.revoking)
 
 
 class Event:
@@ -220,7 +220,9 @@ def assign(member: AnyMember, assigned: Partitions, revoke_by: float) -> tuple[A
     added = assigned - member.owned.keys()
     owned = {**member.owned, **dict.fromkeys(added, member.generation)}
     to_revoke = frozenset(owned) - assigned
-    notifications: list[Action] = [Assigned(added)] if added else []
+    notifications: list[Action] = []
+    if added:
+        notifications.append(Assigned(added))
     if not to_revoke:
         return replace(member, phase=Phase.STABLE, owned=owned, revoking=NONE), notifications
     if member.phase is Phase.REVOKING:
@@ -238,11 +240,27 @@ def revoke(member: AnyMember, partitions: Partitions, reason: str, revoke_by: fl
 
 def _finish_revocation(member: AnyMember, now: float) -> tuple[AnyMember, list[Action]]:
     """Ends a pending revocation once the batch and everything else is committed, or ``revoke_by`` has passed."""
-    if member.phase is not Phase.REVOKING or (member.revoking & member.awaited and now < member.revoke_by):
+    if member.phase is not Phase.REVOKING:
         return member, []
-    owned = {tp: since for tp, since in member.owned.items() if tp not in member.revoking}
-    notifications: list[Action] = [Revoked(member.revoking)] if member.revoking else []
-    return replace(member, phase=Phase.STABLE, owned=owned, revoking=NONE), [*notifications, Acknowledge()]
+    waits = bool(member.revoking & member.awaited)
+    if waits and now < member.revoke_by:
+        return member, []
+    actions: list[Action] = [Acknowledge()]
+    if member.revoking:
+        actions.insert(0, Revoked(member.revoking))
+    return replace(member, phase=Phase.STABLE, owned=_without(member.owned, member.revoking), revoking=NONE), actions
+
+
+def _without(owned: Mapping[TopicPartition, int], partitions: Partitions) -> dict[TopicPartition, int]:
+    rest = dict(owned)
+    for tp in partitions:
+        rest.pop(tp, None)
+    return rest
+
+
+def without_acknowledgements(actions: Iterable[Action]) -> list[Action]:
+    """The actions without :class:`Acknowledge`, in the place of which a protocol sends a request."""
+    return [action for action in actions if not isinstance(action, Acknowledge)]
 
 
 def lose(member: AnyMember, reason: str) -> tuple[AnyMember, list[Action]]:
@@ -258,9 +276,13 @@ def fail(member: AnyMember, failure: RequestFailed) -> tuple[AnyMember, list[Act
     A fenced static member cannot leave: another one has its place.
     """
     after = replace(member, phase=Phase.FAILED, owned={}, revoking=NONE, error=failure.error)
-    fenced = getattr(failure.error, "error_code", None) == FENCED_INSTANCE_ID
-    return after, [*_lost(member, failure.reason), *([] if fenced else [Leave()])]
+    actions = _lost(member, failure.reason)
+    if getattr(failure.error, "error_code", None) != FENCED_INSTANCE_ID:
+        actions.append(Leave())
+    return after, actions
 
 
 def _lost(member: Membership, reason: str) -> list[Action]:
-    return [Lost(frozenset(member.owned), reason)] if member.owned else []
+    if not member.owned:
+        return []
+    return [Lost(frozenset(member.owned), reason)]

@@ -76,9 +76,11 @@ def _look_up(client: CoordinatorClient, group_id: str, deadline: Deadline) -> Gr
         result = describe(client, group_id, deadline)
         if isinstance(result, GroupDescription):
             described = result
-        rejected = isinstance(result, RequestFailed) and result.action is ErrorAction.FATAL
-        settled = isinstance(result, GroupDescription) and result.state not in REBALANCING
-        if rejected or settled or deadline.remaining() <= LOOKUP_BACKOFF:
+            if result.state not in REBALANCING:
+                return described
+        elif result.action is ErrorAction.FATAL:
+            return described
+        if deadline.remaining() <= LOOKUP_BACKOFF:
             return described
         sleep(LOOKUP_BACKOFF, deadline)
 
@@ -89,15 +91,21 @@ def _has_consumer_protocol(client: CoordinatorClient) -> bool:
 
 def _explained(error: GroupError, group: GroupDescription, *, can_convert: bool) -> GroupError:
     if not group.members:
-        found, action = (OTHER_KIND if group.state == DEAD else ""), ""
+        found = action = ""
+        if group.state == DEAD:
+            found = OTHER_KIND
     elif error.error_code == GROUP_MAX_SIZE_REACHED:
         found, action = f"The group has {group.clients}.", ""
     elif error.error_code == GROUP_ID_NOT_FOUND:
         found, action = _unconverted(group)
     else:
         found, action = _without_common_assignor(group, can_convert=can_convert)
-    happened = f"{error.happened} {found}" if found else error.happened
-    return GroupError(happened, action or error.action, error_code=error.error_code)
+    happened = error.happened
+    if found:
+        happened = f"{happened} {found}"
+    if not action:
+        action = error.action
+    return GroupError(happened, action, error_code=error.error_code)
 
 
 def _unconverted(group: GroupDescription) -> tuple[str, str]:
@@ -131,5 +139,7 @@ def _to_share(assignor: str, *, can_convert: bool) -> str:
             f"This source has no assignor of that name. Set {STRATEGY} to a class of your own (module:Class) with this"
             f" name, or give the other members one of {', '.join(ASSIGNORS)}"
         )
-    convert = ", or set 'kafka.group.protocol' to consumer, which shares with any assignor" if can_convert else ""
+    convert = ""
+    if can_convert:
+        convert = ", or set 'kafka.group.protocol' to consumer, which shares with any assignor"
     return f"{shared}{convert}, or use another 'kafka.group.id'."

@@ -31,7 +31,9 @@ class Subscription:
 
     def matches(self, name: str) -> bool:
         """Whether the subscription includes a topic of this name."""
-        return name in self.topics if self.pattern is None else re.search(self.pattern, name) is not None
+        if self.pattern is None:
+            return name in self.topics
+        return re.search(self.pattern, name) is not None
 
     def find(self, cluster: Cluster | TopicView | EveryBroker, deadline: Deadline) -> dict[str, Topic]:
         """Looks up the topics, by name; topics that do not exist have an error or are left out.
@@ -42,17 +44,24 @@ class Subscription:
         if self.pattern is None:
             topics = cluster.metadata(self.topics, deadline).topics
             return {name: self._with_partitions(topic) for name, topic in topics.items()}
-        return {
-            name: topic
-            for name, topic in cluster.metadata(None, deadline).topics.items()
-            if self.matches(name) and (self.internal or not topic.internal)
-        }
+        found = {}
+        for name, topic in cluster.metadata(None, deadline).topics.items():
+            if topic.internal and not self.internal:
+                continue
+            if self.matches(name):
+                found[name] = topic
+        return found
 
     def _with_partitions(self, topic: Topic) -> Topic:
         if not self.partitions:
             return topic
-        numbers = {tp.partition for tp in self.partitions if tp.topic == topic.name}
-        return replace(topic, partitions={each: leader for each, leader in topic.partitions.items() if each in numbers})
+        leaders = {}
+        for number, leader in topic.partitions.items():
+            if TopicPartition(topic.name, number) in self.partitions:
+                leaders[number] = leader
+        return replace(topic, partitions=leaders)
 
     def __str__(self) -> str:
-        return f"pattern {self.pattern}" if self.pattern is not None else ", ".join(self.topics)
+        if self.pattern is not None:
+            return f"pattern {self.pattern}"
+        return ", ".join(self.topics)

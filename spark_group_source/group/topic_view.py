@@ -37,7 +37,9 @@ class TopicView:
     def expect(self, partitions: Iterable[TopicPartition]) -> None:
         """Notes that these partitions exist: members of the group own them, or other brokers knew them at the start."""
         for tp in partitions:
-            topic = self._known.get(tp.topic) or Topic(tp.topic, "", {})
+            topic = self._known.get(tp.topic)
+            if topic is None:
+                topic = Topic(tp.topic, "", {})
             if tp.partition not in topic.partitions:
                 self._known[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: None})
 
@@ -52,21 +54,40 @@ class TopicView:
         """
         response = self._cluster.metadata(wanted, deadline)
         topics: Topics = dict(response.topics)
-        known = {name: topic for name, topic in self._known.items() if wanted is None or name in wanted}
+        known = self._known_of(wanted)
         disputed: Partitions = frozenset()
-        if not _missing(known, topics):
-            self._brokers = len(response.brokers)
-        else:
+        if _missing(known, topics):
             others, confirmed = self._ask_all_brokers(wanted, deadline)
             topics = merge([topics, *others])
-            if not confirmed and (disputed := _missing(known, topics)):
+            if not confirmed:
+                disputed = _missing(known, topics)
+            if disputed:
                 topics = merge([topics, known])
+        else:
+            self._brokers = len(response.brokers)
         self._warn_of_disputed(disputed)
         self._warn_of_hidden(topics)
         topics = self._with_hidden(topics, known)
-        self._known = {name: topic for name, topic in self._known.items() if name not in known}
-        self._known |= {name: topic for name, topic in topics.items() if topic.partitions}
+        self._remember(known, topics)
         return replace(response, topics=topics)
+
+    def _known_of(self, wanted: Collection[str] | None) -> Topics:
+        """The known topics among those ``wanted``."""
+        if wanted is None:
+            return dict(self._known)
+        known = {}
+        for name, topic in self._known.items():
+            if name in wanted:
+                known[name] = topic
+        return known
+
+    def _remember(self, former: Topics, topics: Topics) -> None:
+        """Replaces ``former`` topics by those that exist now."""
+        for name in former:
+            del self._known[name]
+        for name, topic in topics.items():
+            if topic.partitions:
+                self._known[name] = topic
 
     def _ask_all_brokers(self, wanted: Collection[str] | None, deadline: Deadline) -> tuple[list[Topics], bool]:
         """Returns the topics from each broker that responds, and whether enough brokers have responded."""
@@ -88,7 +109,7 @@ class TopicView:
         self.disputed = disputed
 
     def _warn_of_hidden(self, topics: Mapping[str, Topic]) -> None:
-        hidden = frozenset(name for name, topic in topics.items() if topic.error == TOPIC_AUTHORIZATION_FAILED)
+        hidden = _hidden(topics)
         if hidden - self._hidden:
             log.warning(
                 "group %s: this query leads the group and may not describe %s, to which members are subscribed. Their"
@@ -101,13 +122,24 @@ class TopicView:
 
     def _with_hidden(self, topics: Topics, known: Mapping[str, Topic]) -> Topics:
         """Replaces topics that this client may not describe by what is known of them from their owners."""
-        return {
-            name: replace(known[name], error=0) if name in self._hidden and name in known else topic
-            for name, topic in topics.items()
-        }
+        shown = dict(topics)
+        for name in self._hidden:
+            if name in known:
+                shown[name] = replace(known[name], error=0)
+        return shown
+
+
+def _hidden(topics: Mapping[str, Topic]) -> frozenset[str]:
+    """The topics that this client may not describe."""
+    hidden = set()
+    for name, topic in topics.items():
+        if topic.error == TOPIC_AUTHORIZATION_FAILED:
+            hidden.add(name)
+    return frozenset(hidden)
 
 
 def _missing(known: Mapping[str, Topic], topics: Mapping[str, Topic]) -> frozenset[TopicPartition]:
-    visible = {name for name, topic in topics.items() if topic.error != TOPIC_AUTHORIZATION_FAILED}
-    expected = partitions_of(topic for name, topic in known.items() if name in visible or name not in topics)
-    return expected - partitions_of(topics.values())
+    """Known partitions that a response lacks, apart from topics of which it shows none to this client."""
+    hidden = _hidden(topics)
+    expected = [topic for name, topic in known.items() if name not in hidden]
+    return partitions_of(expected) - partitions_of(topics.values())

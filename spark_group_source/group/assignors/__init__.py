@@ -32,19 +32,45 @@ def parse_assignors(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: an assignor is unknown or cannot be created; the message continues "It must be".
     """
-    listed = [part.strip() for part in text.split(",") if part.strip()]
-    names = tuple(dict.fromkeys(name if ":" in name else _JAVA.get(name.lower(), name.lower()) for name in listed))
-    if not names or any(":" not in name and name not in ASSIGNORS for name in names):
+    names: list[str] = []
+    for listed in text.split(","):
+        name = _name_of(listed.strip())
+        if name and name not in names:
+            names.append(name)
+    if not names or not all(_is_known(name) for name in names):
         raise ValueError(f"one or more of {', '.join(ASSIGNORS)}, or module:Class, separated by commas")
     assignors = [create_assignor(name) for name in names]
+    _check_names_differ(assignors)
+    if not is_cooperative(assignors):
+        _check_eager(assignors)
+    return tuple(names)
+
+
+def _name_of(listed: str) -> str:
+    """The name that members advertise, for a name in any case or of a Java class; a ``module:Class`` as it is."""
+    if ":" in listed:
+        return listed
+    name = listed.lower()
+    return _JAVA.get(name, name)
+
+
+def _is_known(name: str) -> bool:
+    return ":" in name or name in ASSIGNORS
+
+
+def _check_names_differ(assignors: Collection[AbstractPartitionAssignor]) -> None:
     advertised = [assignor.name for assignor in assignors]
     if len(set(advertised)) < len(advertised):
         raise ValueError(f"assignors with different names, and these are {', '.join(advertised)}")
-    if not is_cooperative(assignors):
-        not_eager = [each.name for each in assignors if RebalanceProtocol.EAGER not in each.supported_protocols()]
-        if not_eager:
-            raise ValueError(f"either all eager or all cooperative, and {', '.join(not_eager)} cannot be eager")
-    return names
+
+
+def _check_eager(assignors: Collection[AbstractPartitionAssignor]) -> None:
+    not_eager = []
+    for assignor in assignors:
+        if RebalanceProtocol.EAGER not in assignor.supported_protocols():
+            not_eager.append(assignor.name)
+    if not_eager:
+        raise ValueError(f"either all eager or all cooperative, and {', '.join(not_eager)} cannot be eager")
 
 
 def create_assignor(name: str) -> AbstractPartitionAssignor:
@@ -56,13 +82,13 @@ def create_assignor(name: str) -> AbstractPartitionAssignor:
     if ":" not in name:
         return ASSIGNORS[name]()
     loaded = load(name, "Class")
-    if not (isinstance(loaded, type) and issubclass(loaded, AbstractPartitionAssignor)):
+    if not isinstance(loaded, type) or not issubclass(loaded, AbstractPartitionAssignor):
         raise ValueError(f"a subclass of kafka-python's AbstractPartitionAssignor, and {name} is not")
     try:
         assignor = loaded()
     except Exception as error:
         raise ValueError(f"a class whose constructor needs no arguments, and {name} raised {error!r}") from None
-    if not (isinstance(assignor.name, str) and assignor.name):
+    if not isinstance(assignor.name, str) or not assignor.name:
         raise ValueError(f"a class with a name to advertise, and the name of {name} is {assignor.name!r}")
     return assignor
 

@@ -28,15 +28,15 @@ class PartitionCounts:
     @classmethod
     def of(cls, metadata: Metadata) -> PartitionCounts:
         """Takes the topics that have partitions and no error."""
-        available = [topic for topic in metadata.topics.values() if topic.partitions and not topic.error]
-        return cls(
-            {topic.name: frozenset(topic.partitions) for topic in available},
-            {
-                TopicPartition(topic.name, number): metadata.racks(replicas)
-                for topic in available
-                for number, replicas in topic.replicas.items()
-            },
-        )
+        partitions: dict[str, frozenset[int]] = {}
+        racks: dict[TopicPartition, frozenset[str]] = {}
+        for topic in metadata.topics.values():
+            if topic.error or not topic.partitions:
+                continue
+            partitions[topic.name] = frozenset(topic.partitions)
+            for number, replicas in topic.replicas.items():
+                racks[TopicPartition(topic.name, number)] = metadata.racks(replicas)
+        return cls(partitions, racks)
 
     def topics(self) -> set[str]:
         """All topics with known partitions."""
@@ -44,8 +44,9 @@ class PartitionCounts:
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         """Partition numbers, or ``None`` if the topic is unknown."""
-        numbers = self.partitions.get(topic)
-        return None if numbers is None else set(numbers)
+        if topic not in self.partitions:
+            return None
+        return set(self.partitions[topic])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,14 @@ class Subscriber:
     def of(cls, member: Any) -> Subscriber:
         """From kafka-python's JoinGroupResponseMember with its decoded subscription."""
         subscription = member.metadata
-        owned = subscription.owned_partitions or ()
+        owned: list[TopicPartition] = []
+        for claim in subscription.owned_partitions or ():
+            owned.extend(TopicPartition(claim.topic, number) for number in claim.partitions)
         return cls(
             member.member_id,
             frozenset(subscription.topics or ()),
             bytes(subscription.user_data),
-            tuple(TopicPartition(each.topic, n) for each in owned for n in each.partitions),
+            tuple(owned),
             max(-1, subscription.generation_id),
             member.group_instance_id,
             subscription.rack_id or None,
@@ -78,8 +81,9 @@ class Subscriber:
     @property
     def order(self) -> tuple[bool, bytes]:
         """Sorts members: static ones by their instance id, then the others by their member id."""
-        text = self.id if self.instance_id is None else self.instance_id
-        return self.instance_id is None, text.encode("utf-16-be", "surrogatepass")
+        if self.instance_id is None:
+            return True, self.id.encode("utf-16-be", "surrogatepass")
+        return False, self.instance_id.encode("utf-16-be", "surrogatepass")
 
     def near(self, replicas: Collection[str]) -> bool:
         """Whether one of these racks is the member's; true for a member without a rack."""
@@ -104,11 +108,7 @@ class Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
     def assign(self, cluster: PartitionCounts, members: Iterable[Any]) -> dict[str, ConsumerProtocolAssignment]:
         """Returns each member's assignment by member id; see kafka-python's AbstractPartitionAssignor."""
         subscribers = [Subscriber.of(member) for member in members]
-        numbers_of = {
-            topic: sorted(cluster.partitions_for_topic(topic) or ())
-            for topic in sorted(frozenset[str]().union(*(member.topics for member in subscribers)))
-        }
-        topics = {topic: numbers for topic, numbers in numbers_of.items() if numbers}
+        topics = _subscribed_topics(subscribers, cluster)
         return {
             member: ConsumerProtocolAssignment(0, list(numbers_by_topic(partitions).items()), None)
             for member, partitions in self.assign_partitions(topics, cluster.racks, subscribers).items()
@@ -126,11 +126,25 @@ class Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
         """Called after each rebalance with this member's assignment."""
 
 
+def _subscribed_topics(members: Iterable[Subscriber], cluster: PartitionCounts) -> Topics:
+    subscribed: set[str] = set()
+    for member in members:
+        subscribed |= member.topics
+    topics: dict[str, list[int]] = {}
+    for topic in sorted(subscribed):
+        numbers = cluster.partitions_for_topic(topic)
+        if numbers:
+            topics[topic] = sorted(numbers)
+    return topics
+
+
 def racks_matter(members: Iterable[Subscriber], partitions: Iterable[frozenset[str]]) -> bool:
     """Whether assignments depend on racks.
 
     They do not if no rack has both a member and a replica, or if all partitions have replicas in the same racks.
     """
     combinations = set(partitions)
+    if len(combinations) < 2:
+        return False
     replica_racks = frozenset[str]().union(*combinations)
-    return len(combinations) > 1 and any(member.rack in replica_racks for member in members if member.rack)
+    return not replica_racks.isdisjoint(member.rack for member in members if member.rack)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, islice
 
 from spark_group_source.group.assignors.base import Assignor, PartitionRacks, Subscriber, Topics, racks_matter
@@ -37,20 +37,18 @@ class Range(Assignor):
     ) -> Mapping[str, list[TopicPartition]]:
         """Assigns partitions to members near a replica first, within the sizes of the ranges, then the others."""
         ordered = sorted(members, key=lambda member: member.order)
-        ranges = [
-            _TopicRanges(topic, numbers, [member for member in ordered if topic in member.topics], racks)
-            for topic, numbers in topics.items()
-        ]
+        ranges = []
+        for topic, numbers in topics.items():
+            subscribers = [member for member in ordered if topic in member.topics]
+            ranges.append(_TopicRanges(topic, numbers, subscribers, racks))
         if any(topic.racks_matter for topic in ranges):
             _match_racks(ranges)
+        assigned: dict[str, list[TopicPartition]] = {member.id: [] for member in members}
         for topic_ranges in ranges:
             topic_ranges.assign_rest(nearby=False)
-        return {
-            member.id: [
-                TopicPartition(topic.name, number) for topic in ranges for number in topic.assigned.get(member.id, ())
-            ]
-            for member in members
-        }
+            for member_id, own in topic_ranges.assigned.items():
+                assigned[member_id].extend(TopicPartition(topic_ranges.name, number) for number in own)
+        return assigned
 
 
 class _TopicRanges:
@@ -68,21 +66,28 @@ class _TopicRanges:
 
     def room(self, member: Subscriber) -> int:
         """How many partitions this member may still get: the first members to need it have a range larger by one."""
-        return max(0, self._size + (self._larger > 0) - len(self.assigned[member.id]))
+        size = self._size
+        if self._larger > 0:
+            size += 1
+        return max(0, size - len(self.assigned[member.id]))
 
     def assign(self, member: Subscriber, numbers: list[int]) -> None:
         """Assigns partitions to a member."""
         assigned = self.assigned[member.id]
         assigned += numbers
-        self._larger -= len(assigned) > self._size
+        if len(assigned) > self._size:
+            self._larger -= 1
         for number in numbers:
             del self._left[number]
 
     def assign_rest(self, nearby: bool) -> None:
         """Assigns each member what it has room for, of all partitions or only of those nearby."""
         for member in self.members:
-            candidates = (number for number in self._left if not nearby or member.near(self.racks[number]))
-            if numbers := list(islice(candidates, self.room(member))):
+            candidates: Iterable[int] = self._left
+            if nearby:
+                candidates = (number for number in self._left if member.near(self.racks[number]))
+            numbers = list(islice(candidates, self.room(member)))
+            if numbers:
                 self.assign(member, numbers)
 
 
@@ -104,7 +109,12 @@ def _match_co_partitioned(topics: list[_TopicRanges]) -> None:
     for numbers in zip(*(topic.numbers for topic in topics), strict=True):
         partitions = list(zip(topics, numbers, strict=True))
         for member in members:
-            if all(topic.room(member) and member.near(topic.racks[number]) for topic, number in partitions):
+            if _fits(member, partitions):
                 for topic, number in partitions:
                     topic.assign(member, [number])
                 break
+
+
+def _fits(member: Subscriber, partitions: Iterable[tuple[_TopicRanges, int]]) -> bool:
+    """Whether a member has room for one of these partitions in each topic, and is near all of them."""
+    return all(topic.room(member) and member.near(topic.racks[number]) for topic, number in partitions)

@@ -42,8 +42,10 @@ def decode(user_data: bytes) -> Claim:
     for version in (1, 0):
         with suppress(Exception):  # kafka-python raises any error of its codecs
             last = StickyAssignorUserData.decode(user_data, version, header=user_data.startswith(_KAFKA_PYTHON))
-            topics = last.previous_assignment
-            return [TopicPartition(topic, number) for topic, numbers in topics for number in numbers], last.generation
+            partitions: list[TopicPartition] = []
+            for topic, numbers in last.previous_assignment:
+                partitions.extend(TopicPartition(topic, number) for number in numbers)
+            return partitions, last.generation
     return [], -1
 
 
@@ -64,12 +66,7 @@ class Balance:
         self, topics: Topics, racks: PartitionRacks, members: Iterable[Subscriber], claims: Mapping[str, Claim]
     ) -> None:
         members = sorted(members, key=lambda member: member.id)
-        self._former = {
-            tp: member.id
-            for member in sorted(members, key=lambda member: claims[member.id][1])
-            for tp in claims[member.id][0]
-            if tp.topic in member.topics
-        }
+        self._former = _former_owners(members, claims)
         self._size = {member.id: 0 for member in members}
         self._owned: dict[Receivers, dict[str, list[TopicPartition]]] = {}
         """Partitions by possible receivers and owner; the last ones move first."""
@@ -105,10 +102,12 @@ class Balance:
         size = self._size
         moves = []
         for receivers, owners in self._owned.items():
-            nearest, smallest = (min(members, key=size.__getitem__) for members in receivers)
+            near, every = receivers
+            nearest, smallest = min(near, key=size.__getitem__), min(every, key=size.__getitem__)
             for giver, owned in owners.items():
-                far = size[giver] - size[nearest] < 2
-                receiver = smallest if far else nearest
+                receiver, far = nearest, False
+                if size[giver] - size[nearest] < 2:
+                    receiver, far = smallest, True
                 if owned and size[giver] - size[receiver] > 1:
                     claimed = self._former.get(owned[-1]) == giver
                     moves.append((claimed, -size[giver], far, size[receiver], giver, receiver, receivers))
@@ -124,10 +123,23 @@ class Balance:
         return True
 
 
+def _former_owners(members: Iterable[Subscriber], claims: Mapping[str, Claim]) -> dict[TopicPartition, str]:
+    """Who owned each partition that is claimed by a member that is still subscribed to its topic."""
+    owners = {}
+    for member in sorted(members, key=lambda member: claims[member.id][1]):
+        claimed, _ = claims[member.id]
+        for tp in claimed:
+            if tp.topic in member.topics:
+                owners[tp] = member.id
+    return owners
+
+
 def _receivers(
     topics: Topics, racks: PartitionRacks, members: Sequence[Subscriber]
 ) -> list[tuple[TopicPartition, Receivers]]:
-    partitions = [TopicPartition(topic, number) for topic in topics for number in topics[topic]]
+    partitions: list[TopicPartition] = []
+    for topic, numbers in topics.items():
+        partitions.extend(TopicPartition(topic, number) for number in numbers)
     matter = racks_matter(members, (racks.get(tp, frozenset()) for tp in partitions))
 
     @cache
@@ -135,7 +147,9 @@ def _receivers(
         subscribers = [member for member in members if topic in member.topics]
         every = tuple(member.id for member in subscribers)
         near = tuple(member.id for member in subscribers if member.near(replicas))
-        return (near if matter and near else every), every
+        if matter and near:
+            return near, every
+        return every, every
 
     return [(tp, receivers(tp.topic, racks.get(tp, frozenset()))) for tp in partitions]
 
@@ -189,7 +203,9 @@ class CooperativeSticky(Assignor):
         """Leaves out the partitions that another member must revoke first."""
         claims = {member.id: (member.owned, _generation(member)) for member in members}
         shares = Balance(topics, racks, members, claims).shares()
-        owned = {tp for member in members for tp in member.owned}
+        owned: set[TopicPartition] = set()
+        for member in members:
+            owned.update(member.owned)
         return {member.id: shares[member.id] - owned.difference(member.owned) for member in members}
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment, generation: int) -> None:

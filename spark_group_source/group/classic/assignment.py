@@ -160,8 +160,17 @@ def _named_in_errors(assignor: str) -> Iterator[None]:
 
 def subscribed_topics(members: Iterable[JoinedMember]) -> set[str]:
     """All topics to which any member is subscribed."""
-    subscriptions = (_decode_subscription(member.subscription) for member in members)
-    return {topic for subscription in subscriptions if subscription is not None for topic in subscription.topics}
+    topics: set[str] = set()
+    for subscription in _readable_subscriptions(members):
+        topics.update(subscription.topics)
+    return topics
+
+
+def _readable_subscriptions(members: Iterable[JoinedMember]) -> Iterator[Any]:
+    for member in members:
+        subscription = _decode_subscription(member.subscription)
+        if subscription is not None:
+            yield subscription
 
 
 def _decode_subscription(encoded: bytes) -> Any:
@@ -170,22 +179,26 @@ def _decode_subscription(encoded: bytes) -> Any:
         # kafka-python raises any error of its codecs for unexpected bytes of another client.
         with suppress(Exception):
             subscription = ConsumerProtocolSubscription.decode(data)
-            if None not in subscription.topics:
-                # Version 0 has no owned partitions.
-                owned = subscription.owned_partitions or ()
-                subscription.owned_partitions = [topic for topic in owned if topic.partitions]
-                subscription.user_data = subscription.user_data or b""
-                return subscription
+            if None in subscription.topics:
+                continue
+            owned = []
+            for topic in subscription.owned_partitions or ():  # version 0 has none
+                if topic.partitions:
+                    owned.append(topic)
+            subscription.owned_partitions = owned
+            if subscription.user_data is None:
+                subscription.user_data = b""
+            return subscription
     return None
 
 
 def claimed_partitions(members: Iterable[JoinedMember]) -> set[TopicPartition]:
     """Partitions that members claim to own: they exist, even if one broker does not know them."""
-    subscriptions = (_decode_subscription(member.subscription) for member in members)
-    claims = (
-        claim for subscription in subscriptions if subscription is not None for claim in subscription.owned_partitions
-    )
-    return {TopicPartition(claim.topic, number) for claim in claims for number in claim.partitions}
+    claimed: set[TopicPartition] = set()
+    for subscription in _readable_subscriptions(members):
+        for claim in subscription.owned_partitions:
+            claimed.update(TopicPartition(claim.topic, number) for number in claim.partitions)
+    return claimed
 
 
 def decode_assignment(encoded: bytes) -> Partitions:
@@ -203,9 +216,9 @@ def read_assignment(encoded: bytes) -> Assignment:
         return Assignment()
     try:
         decoded = ConsumerProtocolAssignment.decode(bytes(encoded))
-        partitions = frozenset(
-            TopicPartition(topic.topic, number) for topic in decoded.assigned_partitions for number in topic.partitions
-        )
-        return Assignment(partitions, bytes(decoded.user_data or b""))
+        partitions: set[TopicPartition] = set()
+        for topic in decoded.assigned_partitions:
+            partitions.update(TopicPartition(topic.topic, number) for number in topic.partitions)
+        return Assignment(frozenset(partitions), bytes(decoded.user_data or b""))
     except Exception as error:  # kafka-python raises any error of its codecs
         raise ProtocolError(f"The group's leader sent an assignment that cannot be decoded: {error!r}.") from error

@@ -66,23 +66,11 @@ class MembershipRequests:
         Raises:
             Interrupted: the query ends; the join is pending at the broker, and the connection is closed.
         """
-        settings = self._settings
-        if settings.instance_id is not None and (failure := self._without_static_members(deadline)):
-            return failure
-        protocol = JoinGroupRequest.JoinGroupRequestProtocol
-        request = JoinGroupRequest(
-            group_id=settings.group_id,
-            session_timeout_ms=round(settings.session_timeout * 1000),
-            rebalance_timeout_ms=round(settings.rebalance_timeout * 1000),
-            member_id=me.member_id,
-            group_instance_id=settings.instance_id,
-            protocol_type=PROTOCOL_TYPE,
-            protocols=[
-                protocol(name=assignor, metadata=subscription) for assignor, subscription in subscriptions.items()
-            ],
-            reason=me.reason[:255],
-        )
-        response = self.client.call(request, deadline, while_waiting)
+        if self._settings.instance_id is not None:
+            failure = self._without_static_members(deadline)
+            if failure is not None:
+                return failure
+        response = self.client.call(self._join_request(me, subscriptions), deadline, while_waiting)
         if isinstance(response, RequestFailed):
             return response
         if response.error_code:
@@ -96,12 +84,30 @@ class MembershipRequests:
             tuple(JoinedMember(m.member_id, bytes(m.metadata), m.group_instance_id) for m in response.members),
         )
 
+    def _join_request(self, me: Membership, subscriptions: Mapping[str, bytes]) -> JoinGroupRequest:
+        settings = self._settings
+        protocol = JoinGroupRequest.JoinGroupRequestProtocol
+        return JoinGroupRequest(
+            group_id=settings.group_id,
+            session_timeout_ms=round(settings.session_timeout * 1000),
+            rebalance_timeout_ms=round(settings.rebalance_timeout * 1000),
+            member_id=me.member_id,
+            group_instance_id=settings.instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[
+                protocol(name=assignor, metadata=subscription) for assignor, subscription in subscriptions.items()
+            ],
+            reason=me.reason[:255],
+        )
+
     def _without_static_members(self, deadline: Deadline) -> RequestFailed | None:
         """Connects to the coordinator; the failure of that, or that the coordinator would ignore the instance id."""
-        if failure := self.client.connect(deadline):
+        failure = self.client.connect(deadline)
+        if failure is not None:
             return failure
-        if any(self.client.supports(ApiKey.JoinGroup, version) for version in versions.STATIC_MEMBERS):
-            return None
+        for version in versions.STATIC_MEMBERS:
+            if self.client.supports(ApiKey.JoinGroup, version):
+                return None
         error = OptionError(
             f"'kafka.group.instance.id' needs static members, which the group's coordinator, broker"
             f" {self.client.broker_id}, does not have: its JoinGroup is below version {versions.STATIC_MEMBERS.start}.",
@@ -146,13 +152,17 @@ class MembershipRequests:
             member_id=me.member_id,
             group_instance_id=self._settings.instance_id,
         )
-        client = self._liveness_client if join_or_sync_pending else self.client
+        client = self.client
+        if join_or_sync_pending:
+            client = self._liveness_client
         response = client.call(request, deadline)
         if isinstance(response, RequestFailed):
             return response
         if response.error_code in (0, REBALANCE_IN_PROGRESS):
             client.confirm_generation()
-        return client.failure("Heartbeat", response.error_code) if response.error_code else None
+        if not response.error_code:
+            return None
+        return client.failure("Heartbeat", response.error_code)
 
     def find_coordinator(self, deadline: Deadline) -> RequestFailed | None:
         """Looks up where the group's coordinator is now, while a JoinGroup or SyncGroup is pending."""
@@ -178,7 +188,10 @@ class MembershipRequests:
         response = self.client.call(request, deadline)
         if isinstance(response, RequestFailed):
             return response
-        error_code = response.error_code or next(
-            (member.error_code for member in response.members if member.error_code), 0
-        )
-        return self.client.failure("LeaveGroup", error_code) if error_code else None
+        error_code = response.error_code
+        for member in response.members:
+            if not error_code:
+                error_code = member.error_code
+        if not error_code:
+            return None
+        return self.client.failure("LeaveGroup", error_code)

@@ -240,9 +240,11 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
         try:
             matching = self.settings.subscription.find(self._topic_view, deadline)
             topics = frozenset(matching)
-            leads = self._join_result is not None and self._join_result.leads
-            counts = self._look_up(self._group_topics | topics, deadline) if leads else self._partition_counts
-            unowned = frozenset() if self._returned is False else self._unowned(matching, deadline)
+            counts, unowned = self._partition_counts, frozenset[TopicPartition]()
+            if self._is_leader():
+                counts = self._look_up(self._group_topics | topics, deadline)
+            if self._returned is not False:
+                unowned = self._unowned(matching, deadline)
         except GroupSourceError as error:
             log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
             return ""
@@ -252,14 +254,19 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
         self._topics = topics
         if changed:
             return "topics or their partitions changed"
-        return f"{names(unowned)} have no owner" if unowned else ""
+        if unowned:
+            return f"{names(unowned)} have no owner"
+        return ""
+
+    def _is_leader(self) -> bool:
+        return self._join_result is not None and self._join_result.leads
 
     def _is_known_member(self) -> bool | None:
         """Whether the group has this static member already; ``None`` if the group could not be described."""
         group = self._requests.describe(self._between_heartbeats())
         if isinstance(group, RequestFailed) or group.members_hidden:
             return None
-        return any(member.instance_id == self.settings.instance_id for member in group.members)
+        return self.settings.instance_id in {member.instance_id for member in group.members}
 
     def _unowned(self, topics: Mapping[str, Topic], deadline: Deadline) -> Partitions:
         """Partitions without an owner in a stable group; checked once, by a returning static member.
@@ -275,8 +282,10 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
         self._returned = False
         if group.state != STABLE:
             return frozenset()
-        owned = frozenset[TopicPartition]().union(*(member.partitions for member in group.members))
-        return partitions_of(topic for topic in topics.values() if not topic.error) - owned
+        unowned = set(partitions_of(topic for topic in topics.values() if not topic.error))
+        for member in group.members:
+            unowned -= member.partitions
+        return frozenset(unowned)
 
     def _assignments(self, join_result: JoinResult) -> dict[str, bytes]:
         """Every member's assignment, from new metadata: old metadata would leave new partitions without an owner."""

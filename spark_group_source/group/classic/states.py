@@ -30,6 +30,7 @@ from spark_group_source.group.membership import (
     Request,
     RequestFailed,
     SessionExtended,
+    without_acknowledgements,
 )
 from spark_group_source.offsets import Partitions
 
@@ -106,9 +107,9 @@ def step(membership: ClassicMembership, event: Event, now: float, revocation_tim
     match event:
         case HeartbeatSucceeded(generation, session_ends):
             # A heartbeat of an earlier generation does not prove this one.
-            return replace(
-                membership, session_ends=session_ends
-            ) if generation == membership.generation else membership, []
+            if generation != membership.generation:
+                return membership, []
+            return replace(membership, session_ends=session_ends), []
         case Joined(sent_in=sent_in) if sent_in != membership.generation:
             return membership, []  # the partitions were lost meanwhile: a join follows, which does not claim them
         case Joined(member_id, generation):
@@ -135,7 +136,7 @@ def _acknowledge(decided: Step) -> Step:
     if Acknowledge() not in actions:
         return decided
     joining, join = _join(membership)
-    return joining, [action for action in actions if action != Acknowledge()] + join
+    return joining, without_acknowledgements(actions) + join
 
 
 def _join(membership: ClassicMembership) -> Step:

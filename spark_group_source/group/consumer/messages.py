@@ -62,8 +62,9 @@ def build_request(me: ConsumerMembership, settings: GroupSettings) -> Any:
 
 def build_leave(me: ConsumerMembership, settings: GroupSettings) -> Any:
     """Builds the last heartbeat. A static member leaves for now, unless it is to leave with its query."""
-    for_now = settings.instance_id is not None and not settings.static_leaves
-    return _request(me, settings, LEAVE_FOR_NOW if for_now else LEAVE)
+    if settings.instance_id is not None and not settings.static_leaves:
+        return _request(me, settings, LEAVE_FOR_NOW)
+    return _request(me, settings, LEAVE)
 
 
 def _request(me: ConsumerMembership, settings: GroupSettings, epoch: int) -> Any:
@@ -92,11 +93,10 @@ def interpret(response: Any, sent: Report, session_ends: float) -> HeartbeatAnsw
     """Reads the response to the heartbeat with the report ``sent``, a response without an error."""
     assignment = None
     if response.assignment is not None:
-        assignment = frozenset(
-            TopicIdPartition(topic.topic_id, number)
-            for topic in response.assignment.topic_partitions
-            for number in topic.partitions
-        )
+        partitions: set[TopicIdPartition] = set()
+        for topic in response.assignment.topic_partitions:
+            partitions.update(TopicIdPartition(topic.topic_id, number) for number in topic.partitions)
+        assignment = frozenset(partitions)
     return HeartbeatAnswered(
         sent, response.member_epoch, assignment, response.heartbeat_interval_ms / 1000, session_ends
     )

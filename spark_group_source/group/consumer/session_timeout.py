@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kafka.protocol.api_key import ApiKey
 
 from spark_group_source.clock import Deadline
@@ -36,8 +38,16 @@ def session_timeout(client: CoordinatorClient, group_id: str, deadline: Deadline
         response = client.call(request, deadline)
         if isinstance(response, RequestFailed):
             return None
-        for result in response.results:
-            for config in result.configs:
-                if config.name == NAMES[kind] and (config.value or "").isdigit():
-                    return int(config.value) / 1000
+        value = _value(response, NAMES[kind])
+        if value.isdigit():
+            return int(value) / 1000
     return None
+
+
+def _value(response: Any, name: str) -> str:
+    """The value of this configuration in a DescribeConfigs response; empty if it has none."""
+    for result in response.results:
+        for config in result.configs:
+            if config.name == name and config.value:
+                return str(config.value)
+    return ""

@@ -36,8 +36,9 @@ from spark_group_source.group.membership import (
     Membership,
     Phase,
     RequestFailed,
+    without_acknowledgements,
 )
-from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.offsets import TopicPartition
 
 
 class TopicIdPartition(NamedTuple):
@@ -140,23 +141,36 @@ def step(membership: ConsumerMembership, event: Event, now: float, revocation_ti
 
 
 def _answered(membership: ConsumerMembership, event: HeartbeatAnswered) -> ConsumerMembership:
+    """The membership after an accepted heartbeat, before it reconciles the partitions that it owns."""
+    phase, assignment = membership.phase, membership.assignment
+    if phase is Phase.JOINING:
+        phase = Phase.STABLE
+    if event.assignment is not None:
+        assignment = event.assignment
     # The coordinator waits for a report without the partitions that it takes back, even if they never had a name here.
-    taken_back = frozenset() if event.assignment is None else membership.assignment - event.assignment
+    taken_back = membership.assignment - assignment
+    answered: Report | None = event.sent
+    if not taken_back <= membership.report.owned:
+        answered = None
     return replace(
         membership,
-        phase=Phase.STABLE if membership.phase is Phase.JOINING else membership.phase,
+        phase=phase,
         generation=event.epoch,
-        assignment=membership.assignment if event.assignment is None else event.assignment,
-        answered=event.sent if taken_back <= membership.report.owned else None,
+        assignment=assignment,
+        answered=answered,
         session_ends=event.session_ends,
     )
 
 
 def _found(membership: ConsumerMembership, names: Mapping[UUID, str]) -> ConsumerMembership:
     """Takes the names of a lookup, and of earlier ones those that the member still needs."""
-    needed = {topic_id for topic_id, _ in membership.assignment} | set(membership.topic_ids.values())
-    former = {topic_id: name for topic_id, name in membership.topic_names.items() if topic_id in needed}
-    return replace(membership, topic_names={**former, **names})
+    needed = {topic_id for topic_id, _ in membership.assignment}
+    needed.update(membership.topic_ids.values())
+    kept = dict(names)
+    for topic_id, name in membership.topic_names.items():
+        if topic_id in needed:
+            kept.setdefault(topic_id, name)
+    return replace(membership, topic_names=kept)
 
 
 def _assign(membership: ConsumerMembership, revoke_by: float) -> Step:
@@ -166,32 +180,34 @@ def _assign(membership: ConsumerMembership, revoke_by: float) -> Step:
     """
     if membership.phase is Phase.JOINING:
         return membership, []
-    topic_ids = {tp.topic: membership.topic_ids[tp.topic] for tp in membership.owned}
-    names = membership.topic_names
-    # The partitions of a deleted topic have to be revoked before those of the new topic with its name are assigned.
-    known = [
-        (TopicPartition(names[topic_id], number), topic_id)
-        for topic_id, number in membership.assignment
-        if topic_id in names and topic_ids.get(names[topic_id], topic_id) == topic_id
-    ]
-    assigned: Partitions = frozenset(tp for tp, _ in known)
-    ids = topic_ids | {tp.topic: topic_id for tp, topic_id in known}
-    return _acknowledge(common.assign(replace(membership, topic_ids=ids), assigned, revoke_by))
+    owned_ids = {tp.topic: membership.topic_ids[tp.topic] for tp in membership.owned}
+    topic_ids = dict(owned_ids)
+    assigned: set[TopicPartition] = set()
+    for topic_id, number in membership.assignment:
+        name = membership.topic_names.get(topic_id)
+        # The partitions of a deleted topic have to be revoked before those of the new topic with its name are assigned.
+        if name is not None and owned_ids.get(name, topic_id) == topic_id:
+            assigned.add(TopicPartition(name, number))
+            topic_ids[name] = topic_id
+    return _acknowledge(common.assign(replace(membership, topic_ids=topic_ids), frozenset(assigned), revoke_by))
 
 
 def _find_topics(step: Step) -> Step:
     """Looks up topics without a name after each answer, since a lookup may fail or come too early."""
     membership, actions = step
-    unknown = any(topic_id not in membership.topic_names for topic_id, _ in membership.assignment)
-    return membership, [*actions, FindTopics()] if unknown else actions
+    for topic_id, _ in membership.assignment:
+        if topic_id not in membership.topic_names:
+            return membership, [*actions, FindTopics()]
+    return membership, actions
 
 
 def _acknowledge(decided: Step) -> Step:
     """A heartbeat at once reports new and revoked partitions, and joins again after a loss."""
     membership, actions = decided
-    if not any(isinstance(action, Acknowledge | Assigned) for action in actions):
-        return decided
-    return _forget_if_lost(membership), [*(action for action in actions if action != Acknowledge()), Heartbeat()]
+    for action in actions:
+        if isinstance(action, Acknowledge | Assigned):
+            return _forget_if_lost(membership), [*without_acknowledgements(actions), Heartbeat()]
+    return decided
 
 
 def _forget_if_lost(membership: ConsumerMembership) -> ConsumerMembership:
