@@ -105,7 +105,7 @@ class Member:
         self._was_member = False
         self._logged_reason = self._protocol.initial.reason
         self._changed = threading.Condition()
-        self._state: Any = self._protocol.initial
+        self._state: Membership = self._protocol.initial
         self._actions: deque[Action] = deque([self._protocol.first])
         self._has_assignment = False
         self._closed = False
@@ -136,7 +136,7 @@ class Member:
             self._apply(Tick())
             if self._state.error is not None:
                 raise self._state.error
-            return self._state  # type: ignore[no-any-return]
+            return self._state
 
     @property
     def time_since_heartbeat(self) -> float:
@@ -212,7 +212,7 @@ class Member:
                 self._changed.wait(deadline.remaining())
         if self._state.ended or self._is(me):
             return None
-        return self._state  # type: ignore[no-any-return]
+        return self._state
 
     def _has_lost_generation(self, me: Membership, failure: RequestFailed) -> bool:
         """Whether a rejected commit proves that the membership has lost what it owns. The caller holds the lock."""
@@ -232,7 +232,7 @@ class Member:
         """Applies an event, and returns the membership after it. Caller: any thread."""
         with self._changed:
             self._apply(event)
-            return self._state  # type: ignore[no-any-return]
+            return self._state
 
     def _apply(self, event: Event) -> None:
         """Applies an event to the membership as it is now; the caller holds the lock.
@@ -287,6 +287,8 @@ class Member:
         log.warning("group %s: the member's thread is blocked; the member leaves without it", self._settings.group_id)
         with closing(Cluster(self._cluster.options, identity=self._cluster.identity)) as cluster:
             self._leave(cluster)
+
+    # The life cycle. From here on, all methods are for the member's thread.
 
     def _run(self) -> None:
         """Runs the life cycle; leaves the group when the query ends, or if something fails unexpectedly."""
