@@ -20,7 +20,7 @@ BOOT_TIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def monotonic() -> float:
-    """Monotonic seconds, with the time that the machine was suspended where the system tells it."""
+    """Monotonic seconds, which include the time that the machine was suspended if the system reports it."""
     if BOOT_TIME is None:
         return time.monotonic()
     return time.clock_gettime(BOOT_TIME)
