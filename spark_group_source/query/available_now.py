@@ -55,10 +55,10 @@ MAX_LOOK = 5.0
 """Maximum seconds between two lookups that count as time without progress: a batch may lie between them."""
 
 SCAN_AFTER = 5.0
-"""Seconds without progress after which the run looks whether what is left has records."""
+"""Seconds without progress after which the run scans the rest of the partitions for records."""
 
 LOG_INTERVAL = 10.0
-"""Seconds between two log lines about what the run waits for."""
+"""Seconds between two log lines that say which members the run waits for."""
 
 _ITSELF = (
     "If one query reads twice with this group id, as in a union or a join, give each read its own. Spark starts the"
@@ -70,11 +70,13 @@ class AvailableNowTarget:
     """The target of a run, and whether the group has reached it, by this member or another.
 
     The run waits as long as the group makes progress, and as long as other members own the rest: one may be in a long
-    batch. A dead member is in the group until its session ends. Without progress and without such members the run
-    waits for a session and a rebalance: between the two rebalances of a hand-over nobody owns what a batch still reads.
-    Without progress it also looks whether records are left at all (:mod:`.tails`).
+    batch. A dead member stays in the group until its session ends. If there is no progress, and no other member owns
+    the rest, the run waits for a session and a rebalance: between the two rebalances of a hand-over no member owns the
+    partitions that a batch still reads. Without progress the run also scans the rest for records (:mod:`.tails`).
     Only time between lookups that succeed counts: a batch of this query, or a lost answer, is no lack of progress.
     ``availableNowTimeout`` limits the wait in any case.
+
+    ``extended``: whether the run reads beyond its target.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class AvailableNowTarget:
         options: SourceOptions,
         clock: Clock,
     ) -> None:
-        """``membership`` returns that of this query as it is now. ``extended``: the run reads beyond its target."""
+        """``membership`` returns the membership of this query as it is now."""
         self._cluster = clients.cluster
         self._group_offsets = clients.offsets
         self._settings = settings
@@ -116,9 +118,11 @@ class AvailableNowTarget:
     ) -> None:
         """Takes the end offsets of the logs as the target, on the first call only.
 
-        Partitions that this query has ``owned`` by then exist, even if one broker does not know them. ``readable``
-        returns those of some partitions that the run is to read. Retriable errors are retried, up to
-        :data:`TARGET_TIMEOUT`.
+        Retriable errors are retried for :data:`TARGET_TIMEOUT`.
+
+        Args:
+            owned: the partitions that this query owns. They exist, even if a broker does not know one of them.
+            readable: returns the partitions that the run is to read, of the partitions it is given.
 
         Raises:
             DataLoss: a topic or partition was deleted, and ``failOnDataLoss`` is true.
@@ -135,7 +139,7 @@ class AvailableNowTarget:
             except RetriableError as error:
                 if deadline.remaining() <= self._interval:
                     raise
-                log.warning("group %s: the end of this run cannot be looked up: %s", self._settings.group_id, error)
+                log.warning("group %s: cannot look up the end of this run: %s", self._settings.group_id, error)
                 self._sleep()
             else:
                 self._limits, self._unreached = dict(self._target), dict(self._target)
@@ -145,8 +149,8 @@ class AvailableNowTarget:
     def limit(self, end_offsets: Offsets) -> dict[TopicPartition, int]:
         """``end_offsets`` up to the target. Partitions that were added later are not read in this run.
 
-        A run that waits reads on in what it owns: another run that began at the same time may have a later target
-        there, and wait in turn for this one. That is no progress towards its own end.
+        A run that waits reads its own partitions beyond the target: another run that began at the same time may have a
+        later target there, and wait in turn for this one. That is no progress towards its own end.
         """
         assert self._target is not None, "set_once() comes first"
         if self._extension_due:
@@ -232,7 +236,7 @@ class AvailableNowTarget:
 
     def _warn_without_progress(self, why: object) -> None:
         if self._warnings.try_acquire():
-            log.warning("group %s: the group's progress cannot be looked up: %s", self._settings.group_id, why)
+            log.warning("group %s: cannot look up the group's progress: %s", self._settings.group_id, why)
 
     @property
     def unreached(self) -> Offsets:
@@ -338,7 +342,7 @@ class AvailableNowTarget:
         self._committed = {tp: progress[tp] for tp in unreached if tp in progress}
 
     def _is_left(self, tp: TopicPartition, progress: int) -> bool:
-        """Whether records of a partition are left up to the target, or may be."""
+        """Whether a partition has, or may have, records between the group's commit and the target."""
         end = self._unreached[tp]
         if progress >= end:
             return False

@@ -24,8 +24,8 @@ MAX_INTERVAL = 0.1
 """Maximum seconds between lookups, which applies to an idle query. It adds to the delay of the next record."""
 
 MAX_INTERVAL_PER_PARTITION = 0.0005
-"""Maximum seconds between lookups, per partition, if that is longer. A lookup costs 10 µs of a core per partition, and
-the brokers some time too."""
+"""Maximum seconds between lookups per partition, if that is longer: a lookup costs 10 µs of a core per partition, and
+some time of the brokers."""
 
 IDLE_FACTOR = 50.0
 """The interval between lookups is the time since the last new record, divided by this."""
@@ -62,8 +62,8 @@ class EndOffsets:
 
         If nothing lies beyond ``positions`` the call waits until the next lookup is due, because Spark polls an idle
         source a hundred times a second. During an outage it returns the end offsets of the last lookup.
-        Left out are partitions that no lookup has found, and deleted ones if ``failOnDataLoss`` is false. Partitions
-        whose leader is unavailable are looked up less often than the others.
+        The result lacks partitions that no lookup has found, and deleted partitions if ``failOnDataLoss`` is false.
+        Partitions whose leader is unavailable are looked up less often than the others.
 
         Raises:
             DataLoss: a partition was deleted.
@@ -95,7 +95,7 @@ class EndOffsets:
         return {tp: self.known[tp] for tp in positions if tp in self.known}
 
     def forget(self, topics: Collection[str]) -> None:
-        """These topics were recreated: nothing that is known of the former ones holds."""
+        """Forgets these topics, which were recreated: the ends and epochs are those of the former topics."""
         self.known = _without(topics, self.known)
         self.epochs = _without(topics, self.epochs)
         self._deleted = set(without_topics(self._deleted, topics))
@@ -117,7 +117,7 @@ class EndOffsets:
             found = self._list_ends(others, LOOKUP_TIMEOUT)
             asked = others | leaderless
         except RetriableError as error:
-            log.warning("the end offsets of %d partition(s) are unknown: %s", len(others), error)
+            log.warning("cannot look up the end offsets of %d partition(s): %s", len(others), error)
             found, asked = ListedOffsets(), leaderless
         probed = self._probe.list_ends(leaderless, self._list_ends)
         current = found.offsets | probed.offsets

@@ -106,17 +106,21 @@ class BatchPlanner:
         self._planned_at = float("-inf")
 
     def restore(self, logged: BatchOffset, deleted_topics: set[str]) -> None:
-        """Begins where the checkpoint stands."""
+        """Continues at the ``logged`` offset of the checkpoint.
+
+        Args:
+            deleted_topics: topics in that offset that were deleted since.
+        """
         self._data_loss.deleted = deleted_topics
         self._topic_ids.restore(logged)
 
     def prepare_for_available_now(self) -> None:
-        """From here on batches end at the present end offsets. The first plan looks them up."""
+        """Makes batches end at the present end offsets of the logs. The first plan looks these up."""
         membership = self._member.snapshot
         self._target = AvailableNowTarget(self._clients, self._settings, membership, self._options, self._clock)
 
     def in_flight_from(self, start: BatchOffset) -> BatchOffset | None:
-        """The in-flight batch if it begins at ``start``: Spark requests it again, because it has not run it."""
+        """The batch in flight if it begins at ``start``: Spark requests it again, because it has not run it."""
         if start != self._planned_start:
             return None
         return self._tracker.in_flight
@@ -124,7 +128,7 @@ class BatchPlanner:
     def batch_completed(self, end: BatchOffset) -> float | None:
         """Spark has completed the batch that ends at ``end``; returns the seconds since it was planned.
 
-        Returns ``None`` if ``end`` is not that of the in-flight batch.
+        Returns ``None`` if the batch in flight ends elsewhere, or none is in flight.
         """
         if not self._tracker.completed(end):
             return None
@@ -164,21 +168,21 @@ class BatchPlanner:
                 return start
             if self._clock() >= wait_until:
                 return self._plan(start, limits, me, reason=LogReason.RUN_WAITS)
-            # A recreated topic too may have fewer records by now than the target.
+            # A log may also end before the target because its topic was recreated.
             truncated = self._truncation.ends_before(self._epochs.confirmed(target.unreached))
             self._data_loss.raise_or_accept_truncated(truncated, target.unreached, "where this run was to end")
             target.lower(truncated)
             target.wait()
 
     def _ahead_of_commits(self, target: AvailableNowTarget) -> Offsets:
-        """Where this query stands in partitions whose committed offsets do not tell: they cannot end its run."""
+        """Where this query stands in partitions whose committed offsets must not end its run."""
         if self._awaits_first_assignment(target):
             return dict.fromkeys(target.partitions, UNDECIDED)
-        # As of now: the first assignment may have come since the batch was planned.
+        # The membership of now, not that of the plan: the first assignment may have come since.
         return self._tracker.ahead_of_commits(self._member.snapshot())
 
     def _awaits_first_assignment(self, target: AvailableNowTarget) -> bool:
-        """Whether partitions are still to be assigned that the options may move back, wherever the group stands."""
+        """Whether the first assignment is still to come, and the options may move its partitions back."""
         if self._tracker.was_assigned or not self._start_may_move_back():
             return False
         if self._member.snapshot().generation == NO_GENERATION:
@@ -187,7 +191,7 @@ class BatchPlanner:
         return not target.group_is_stable()
 
     def _is_reached(self, target: AvailableNowTarget) -> bool:
-        """As :meth:`AvailableNowTarget.is_reached`; not while a lookup is denied in topics, which are left out then."""
+        """As :meth:`AvailableNowTarget.is_reached`; False if a lookup was denied: the next leaves those topics out."""
         try:
             return target.is_reached(self._ahead_of_commits(target))
         except BrokerError as error:
@@ -195,7 +199,11 @@ class BatchPlanner:
             return False
 
     def _raise_unless_denied(self, error: BrokerError) -> None:
-        """Notes the topics that the error says this client may not read; raises it if it is another error, or final."""
+        """Records the topics that this client may not read, as the error says.
+
+        Raises:
+            BrokerError: it is another error, or a retry is no use.
+        """
         if not error.unauthorized_topics:
             raise error
         self._assigned_partitions.permissions.record_denied(error.unauthorized_topics)
@@ -235,7 +243,7 @@ class BatchPlanner:
     def _plan_unless_denied(
         self, start: BatchOffset, limits: BatchLimits, me: Membership, reason: LogReason | None
     ) -> BatchOffset | None:
-        """As :meth:`_plan_unless_moved`; ``None`` also if a lookup is denied in topics, which are left out then."""
+        """As :meth:`_plan_unless_moved`; also ``None`` if a lookup was denied: the next try leaves those topics out."""
         try:
             return self._plan_unless_moved(start, limits, me, reason)
         except BrokerError as error:
@@ -317,7 +325,7 @@ class BatchPlanner:
         return None
 
     def _waits_for_interval(self) -> bool:
-        """Whether ``minBatchInterval`` delays the batch. Waits a moment for it: Spark asks a hundred times a second."""
+        """Whether ``minBatchInterval`` delays the batch. Waits a little: Spark would ask a hundred times a second."""
         interval = self._options.min_batch_interval
         if interval is None:
             interval = 0.0

@@ -1,7 +1,7 @@
 """Whether records lie between the group's commits and the target of an AvailableNow run.
 
-A consumer that commits the offset after its last record (librdkafka, Spring) never commits what no record follows: the
-markers of transactions, aborted transactions, and what compaction or retention removed.
+A consumer that commits the offset after its last record (librdkafka, Spring) never commits the offsets behind it that
+have no record: markers of transactions, aborted transactions, and records that compaction or retention removed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from spark_group_source.wire.wire_options import WireOptions
 log = logging.getLogger(__name__)
 
 FIRST_SCAN, MAX_SCAN = 100, 10_000
-"""Minimum and maximum number of offsets of a partition that one call reads. Most tails are one marker; where records
-are left, the first ones show it."""
+"""Minimum and maximum number of offsets of a partition that one call reads. Most tails are one marker. If records are
+left, the first offsets show it."""
 
 SCAN_TIMEOUT = 5.0
 """Seconds without a response after which a scan fails; also the seconds until the next one."""
@@ -35,8 +35,10 @@ its owner commits nothing either."""
 
 
 class Tail(NamedTuple):
-    """The offsets of a partition from ``start`` to before ``end``, in the view of a consumer that gets committed
-    records only (``read_committed``), or all."""
+    """The offsets ``[start, end)`` of a partition, as a consumer sees them.
+
+    ``read_committed``: the consumer gets committed records only, else all records.
+    """
 
     start: int
     end: int
@@ -47,10 +49,11 @@ NOTHING = Tail(-1, -1, read_committed=False)
 
 
 class TailScan:
-    """Scans what follows the commits of partitions, a part at each call, and remembers what it has found.
+    """Scans the offsets after the commits of partitions, a part at each call, and remembers what it has found.
 
-    ``_empty`` are parts in which no record is visible, ``_with_records`` tails whose beginning had one, with the time
-    of that, and ``_failures`` how often in a row a partition could not be read.
+    ``_empty`` holds the part of each partition in which no record is visible. ``_with_records`` holds tails that began
+    with a visible record, and the time of that scan. ``_failures`` counts how often in a row a partition could not be
+    read.
     """
 
     def __init__(self, wire: WireOptions, identity: ClusterIdentity, clock: Clock) -> None:
@@ -76,7 +79,7 @@ class TailScan:
             self._with_records.pop(tp, None)
 
     def due(self, tails: Mapping[TopicPartition, Tail]) -> dict[TopicPartition, Tail]:
-        """The tails to scan now: of the others it is known what they hold."""
+        """The tails to scan now. An earlier scan has shown whether the others have records."""
         if self._clock() < self._retry_at:
             return {}
         due: dict[TopicPartition, Tail] = {}
@@ -96,7 +99,11 @@ class TailScan:
         return self._clock() - scanned_at < SCAN_AGAIN
 
     def scan(self, tails: Mapping[TopicPartition, Tail], begins: Offsets) -> None:
-        """Reads some of these tails; ``begins`` are the beginnings of their logs, of which leaders have just told."""
+        """Reads a part of some of these tails.
+
+        Args:
+            begins: the first offset of the log of each partition whose leader has just answered.
+        """
         ranges = {tp: self._next_range(tp, tails[tp], begin) for tp, begin in begins.items()}
         for read_committed in (True, False):
             in_view: list[OffsetRange] = []
@@ -107,7 +114,7 @@ class TailScan:
                 self._read(self._selected(in_view), tails, read_committed=read_committed)
 
     def _next_range(self, tp: TopicPartition, tail: Tail, begin: int) -> OffsetRange:
-        """The range to read next: it follows what is known to be empty, as is what retention has deleted."""
+        """The range to read next. It follows the part that is known to be empty, or that retention has deleted."""
         known = self._empty.get(tp, NOTHING)
         same_view = known.read_committed is tail.read_committed
         if not same_view or not known.start <= tail.start <= known.end:
@@ -117,7 +124,7 @@ class TailScan:
         return OffsetRange(*tp, known.end, max(known.end, min(known.end + size, tail.end)))
 
     def _selected(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """Those to read now. A partition that has failed would fail the others again: it comes last, and alone."""
+        """The ranges to read now. A partition that has failed would fail the others again: it comes last, and alone."""
         sound = [each for each in ranges if self._failures[each.tp] == 0]
         if sound:
             return sound[:MAX_PARTITIONS]
@@ -131,7 +138,7 @@ class TailScan:
                 ranges, self._wire, read_committed=read_committed, timeout=SCAN_TIMEOUT, identity=self._identity
             )
         except GroupSourceError as error:
-            log.debug("cannot look at what follows the group's commits: %s", error)
+            log.debug("cannot scan the offsets after the group's commits: %s", error)
             self.failed()
             self._failures.update(each.tp for each in ranges)
             return
