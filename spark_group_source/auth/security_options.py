@@ -41,13 +41,9 @@ class SecurityOptions:
     username: str | None = None
     password: Secret | None = None
     login_handler: str | None = None
-    client_handler: str | None = None
     kerberos_service: str | None = None
-    truststore_type: str = "PEM"
-    keystore_type: str = "PEM"
     token_provider: str | None = None
     jwt_retriever: str = "DefaultJwtRetriever"
-    jwt_validator: str = "DefaultJwtValidator"
     tls: Tls = field(default_factory=Tls)
     oauth: dict[str, Any] = field(default_factory=dict)
     given: Sequence[str] = ()

@@ -106,9 +106,9 @@ TLS_OPTIONS = (
            "Enabled TLS versions."),
     Option("kafka.ssl.cipher.suites", "tls.ciphers", cipher_suites,
            "Enabled cipher suites of TLS 1.2."),
-    Option("kafka.ssl.truststore.type", "security.truststore_type", truststore_type,
+    Option("kafka.ssl.truststore.type", "without_effect.truststore_type", truststore_type,
            "Format of the truststore: PEM."),
-    Option("kafka.ssl.keystore.type", "security.keystore_type", keystore_type,
+    Option("kafka.ssl.keystore.type", "without_effect.keystore_type", keystore_type,
            "Format of the keystore: PEM."),
 )
 # fmt: on

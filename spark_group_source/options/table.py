@@ -73,6 +73,7 @@ from spark_group_source.options.values import (
     warn_or_fail,
     wire_name,
 )
+from spark_group_source.options.without_effect import OptionsWithoutEffect
 from spark_group_source.wire.wire_options import WireOptions
 
 PARTS: dict[str, type[Any]] = {
@@ -85,8 +86,10 @@ PARTS: dict[str, type[Any]] = {
     "oauth": ClientCredentials,
     "oauth.window": RefreshWindow,
     "security": SecurityOptions,
+    "without_effect": OptionsWithoutEffect,
 }
-"""The parts of the settings. ``tls``, ``oauth`` and ``security`` become ``wire.tls`` and ``wire.sasl``."""
+"""The parts of the settings. ``tls``, ``oauth`` and ``security`` become ``wire.tls`` and ``wire.sasl``; no code reads
+``without_effect``."""
 
 # fmt: off
 OPTIONS: tuple[Option, ...] = (
@@ -251,7 +254,7 @@ OPTIONS: tuple[Option, ...] = (
            "Whether the request percent-encodes id and secret, as RFC 6749 requires."),
     Option("kafka.sasl.oauthbearer.jwt.retriever.class", "security.jwt_retriever", jwt_retriever,
            "Java's default, client credentials or file retriever; not needed."),
-    Option("kafka.sasl.oauthbearer.jwt.validator.class", "security.jwt_validator", jwt_validator,
+    Option("kafka.sasl.oauthbearer.jwt.validator.class", "without_effect.jwt_validator", jwt_validator,
            "Java's default or client validator; accepted, not needed."),
     Option("kafka.sasl.login.connect.timeout.ms", "oauth.connect_timeout", milliseconds,
            "How long the source waits for a connection to the token endpoint, in ms."),
@@ -276,7 +279,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("kafka.sasl.login.callback.handler.class", "security.login_handler", login_callback_handler,
            "Java's class that provides tokens: OAuthBearerLoginCallbackHandler (not needed), or"
            " IAMOAuthBearerLoginCallbackHandler."),
-    Option("kafka.sasl.client.callback.handler.class", "security.client_handler", client_callback_handler,
+    Option("kafka.sasl.client.callback.handler.class", "without_effect.client_handler", client_callback_handler,
            "Java's class for the client's side of AWS_MSK_IAM. No effect."),
     Option("kafka.sasl.kerberos.service.name", "security.kerberos_service", non_blank,
            "Kerberos service name of the brokers, for GSSAPI."),
