@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- its customary name
 from pyspark.sql.streaming.query import StreamingQuery
 from stream_job import begin
@@ -47,9 +47,10 @@ def add_rewind(parser: argparse.ArgumentParser) -> None:
 
 def ranges(spark: SparkSession, checkpoint: str, number: int) -> list[OffsetRange]:
     """The range of each partition in a batch, sorted. Spark has logged them before it runs the batch."""
-    logged = parse_log(CheckpointFiles(spark, checkpoint).content(f"offsets/{number}"))
-    offsets = [BatchOffset.from_json(json.loads(each.offset)) for each in logged]
-    return sorted(read for offset in offsets for read in offset.reads())
+    reads: list[OffsetRange] = []
+    for source in parse_log(CheckpointFiles(spark, checkpoint).content(f"offsets/{number}")):
+        reads += BatchOffset.from_json(json.loads(source.offset)).reads()
+    return sorted(reads)
 
 
 def merge(batch: DataFrame, reads: Sequence[OffsetRange], table: str, rewind: str, unmatched: str = "") -> None:
@@ -65,24 +66,40 @@ def merge(batch: DataFrame, reads: Sequence[OffsetRange], table: str, rewind: st
     """
     if not reads:
         return
-    spark, same = batch.sparkSession, ["topic", "partition", "offset", "timestamp"]
-    on = " AND ".join(f"kept.{each} = batch.{each}" for each in same)
-    within = (
-        f"kept.topic = '{each.topic}' AND kept.partition = {each.partition}"
-        f" AND kept.offset >= {each.start} AND kept.offset < {each.end}"
-        for each in reads
-    )
-    numbers = sorted({each.partition for each in reads})
-    on += f" AND kept.partition IN ({', '.join(map(str, numbers))}) AND ({' OR '.join(within)})"
+    on = f"{_same_record()} AND {_within(reads)}"
     if rewind == "write":
-        lineages = [(F.lit(f"{each.tp}"), F.lit(each.lineage).cast("long")) for each in reads]
-        of_range = F.create_map(*(part for pair in lineages for part in pair))
-        batch = batch.withColumn("lineage", of_range[F.concat_ws("-", "topic", F.col("partition").cast("string"))])
+        batch = batch.withColumn("lineage", _lineage(reads))
         on += " AND kept.lineage >= batch.lineage"
     batch.createOrReplaceTempView("batch")
+    spark = batch.sparkSession
     retried(
         lambda: spark.sql(f"MERGE INTO {table} AS kept USING batch ON {on} {unmatched} WHEN NOT MATCHED THEN INSERT *")
     )
+
+
+def _same_record() -> str:
+    columns = ("topic", "partition", "offset", "timestamp")
+    return " AND ".join([f"kept.{each} = batch.{each}" for each in columns])
+
+
+def _within(reads: Sequence[OffsetRange]) -> str:
+    """The condition that a kept record is in one of these ranges."""
+    numbers = sorted({each.partition for each in reads})
+    within = []
+    for each in reads:
+        within.append(
+            f"kept.topic = '{each.topic}' AND kept.partition = {each.partition}"
+            f" AND kept.offset >= {each.start} AND kept.offset < {each.end}"
+        )
+    return f"kept.partition IN ({', '.join(map(str, numbers))}) AND ({' OR '.join(within)})"
+
+
+def _lineage(reads: Sequence[OffsetRange]) -> Column:
+    """The lineage of a record's range."""
+    entries = []
+    for each in reads:
+        entries += [F.lit(str(each.tp)), F.lit(each.lineage).cast("long")]
+    return F.create_map(*entries)[F.concat_ws("-", "topic", F.col("partition").cast("string"))]
 
 
 def begin_merging(
@@ -90,7 +107,9 @@ def begin_merging(
 ) -> StreamingQuery:
     """Creates the table if it does not exist, and starts the query that merges each batch into it."""
     spark = rows.sparkSession
-    columns = rows.schema.toDDL() + (", lineage BIGINT" if args.rewind == "write" else "")
+    columns = rows.schema.toDDL()
+    if args.rewind == "write":
+        columns += ", lineage BIGINT"
     retried(lambda: spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({columns}) {layout}"))
 
     def write(batch: DataFrame, number: int) -> None:
@@ -106,9 +125,13 @@ def retried(write: Callable[[], object]) -> None:
             write()
             return
         except (PySparkException, Py4JJavaError) as error:
-            if attempt == ATTEMPTS or not any(each in str(error) for each in CONFLICTS):
+            if attempt == ATTEMPTS or not _is_conflict(error):
                 raise
         time.sleep(random.uniform(0, min(attempt, MAX_PAUSE_S)))
+
+
+def _is_conflict(error: Exception) -> bool:
+    return any(each in str(error) for each in CONFLICTS)
 
 
 def first_offset(read: OffsetRange, position: int, lineage: int, rewind: str) -> int:
@@ -120,9 +143,11 @@ def first_offset(read: OffsetRange, position: int, lineage: int, rewind: str) ->
     Raises:
         MissingRows: the table lacks records before the batch, and nobody has moved the group past them.
     """
-    if read.lineage > lineage and (read.start > position or rewind == "write"):
+    is_ahead = read.start > position
+    was_moved = read.lineage > lineage
+    if was_moved and (is_ahead or rewind == "write"):
         return read.start
-    if read.start > position:
+    if is_ahead:
         raise MissingRows(
             f"The batch starts at {read.start} in {read.tp}, and the table has the records below {position}. Writing"
             " it would lose the records between them. Another group or an older backup of the table may be the cause."

@@ -39,7 +39,9 @@ def start(spark: SparkSession, args: argparse.Namespace) -> list[StreamingQuery]
     """Starts the queries one after another."""
     queries: list[StreamingQuery] = []
     for number in range(args.queries):
-        member = {"kafka.group.instance.id": f"{args.static}-{number}"} if args.static else {}
+        member: dict[str, str] = {}
+        if args.static:
+            member["kafka.group.instance.id"] = f"{args.static}-{number}"
         queries.append(copy(shape(source(spark, args, **member), args.schema), args, f"query-{number}"))
         # Spark allows ten seconds for the start of a reader process; on a small driver many at once take longer.
         while queries[-1].isActive and queries[-1].status["message"].startswith("Initializing"):

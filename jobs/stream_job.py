@@ -65,7 +65,9 @@ def run(
         The exit code: 0 success or stopped by a signal; 1 a query failed. (Invalid arguments exit with 2.)
     """
     builder = SparkSession.builder.appName(f"{args.job} {args.group}")
-    spark = builder.config(map=dict(conf or {})).getOrCreate()
+    if conf is not None:
+        builder = builder.config(map=dict(conf))
+    spark = builder.getOrCreate()
     register(spark)
     stopping = threading.Event()
     # After the session has started, because PySpark then sets its own handler of SIGINT.
@@ -96,8 +98,10 @@ def source_options(args: argparse.Namespace, **more: str) -> dict[str, str]:
     """The options of the source: those of ``--option`` take precedence over ``more``, other arguments and the file."""
     options = {"startingOffsets": "earliest"}
     if args.command_config:
-        of_file = read_options(args.command_config)
-        options |= {name: value for name, value in of_file.items() if name not in ("subscribePattern", "assign")}
+        options |= read_options(args.command_config)
+        # The topics are those of --topic.
+        options.pop("subscribePattern", None)
+        options.pop("assign", None)
     options |= {"kafka.bootstrap.servers": args.bootstrap_servers, "kafka.group.id": args.group}
     options["subscribe"] = ",".join(args.topic)
     if args.starting_offsets:
@@ -124,13 +128,17 @@ def begin(stream: DataStreamWriter, args: argparse.Namespace, name: str = "", ta
 
     ``table`` is a table in a catalog, for sinks that are tables.
     """
-    checkpoint = f"{args.checkpoint}/{name}" if name else args.checkpoint
-    stream = stream.option("checkpointLocation", checkpoint).queryName(name or args.group)
+    if name:
+        stream = stream.option("checkpointLocation", f"{args.checkpoint}/{name}").queryName(name)
+    else:
+        stream = stream.option("checkpointLocation", args.checkpoint).queryName(args.group)
     if args.trigger == "available-now":
         stream = stream.trigger(availableNow=True)
     elif args.trigger != "default":
         stream = stream.trigger(processingTime=args.trigger)
-    return stream.toTable(table) if table else stream.start()
+    if table:
+        return stream.toTable(table)
+    return stream.start()
 
 
 class _Followed:
@@ -144,8 +152,10 @@ class _Followed:
     def print_progress(self) -> None:
         """Prints a line for each new batch with rows."""
         for batch in self.query.recentProgress:
-            if batch.batchId > self._last and batch.numInputRows:
-                self._last, self.rows = batch.batchId, self.rows + batch.numInputRows
+            is_new = batch.batchId > self._last
+            if is_new and batch.numInputRows > 0:
+                self._last = batch.batchId
+                self.rows += batch.numInputRows
                 took = f"{batch.numInputRows:,} rows in {batch.batchDuration / 1000:.1f} s"
                 print(f"batch {batch.batchId} of {batch.name}: {took}", flush=True)
 
@@ -161,9 +171,11 @@ def _follow(queries: list[_Followed], job: str, stopping: threading.Event) -> in
         ended = [followed for followed in running if not followed.query.isActive]
         for followed in running:
             followed.print_progress()
-        for error in filter(None, (followed.query.exception() for followed in ended)):
-            failed = 1
-            print(f"{job}: {error}", file=sys.stderr, flush=True)
+        for followed in ended:
+            error = followed.query.exception()
+            if error is not None:
+                failed = 1
+                print(f"{job}: {error}", file=sys.stderr, flush=True)
         running = [followed for followed in running if followed not in ended]
     print(f"read {sum(followed.rows for followed in queries)} rows", flush=True)
     return failed
