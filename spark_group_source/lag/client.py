@@ -23,7 +23,7 @@ from spark_group_source.wire.offset_lookup import list_offsets
 
 log = logging.getLogger(__name__)
 
-LOOKUP_TIMEOUT = 5.0
+SAMPLE_TIMEOUT = 5.0
 """Maximum time of a lookup, in seconds."""
 
 CLIENT_ID_LENGTH = 150
@@ -46,7 +46,7 @@ class GroupLagClient:
     """
 
     def __init__(
-        self, options: Mapping[str, str], timeout: float = LOOKUP_TIMEOUT, now: Callable[[], float] = time.time
+        self, options: Mapping[str, str], timeout: float = SAMPLE_TIMEOUT, now: Callable[[], float] = time.time
     ) -> None:
         parsed = parse_options(options)
         self._settings = parsed.group
@@ -111,21 +111,21 @@ class GroupLagClient:
         return tp in subscription.partitions
 
 
-RETRY_BACKOFF = 0.1
+COORDINATOR_BACKOFF = 0.1
 """Time between two requests to a coordinator that has just moved or still loads the group, in seconds."""
 
 
 def _retry_until_response(request: Callable[[], Result | RequestFailed], deadline: Deadline) -> Result:
-    result = retry_until_response(request, deadline, RETRY_BACKOFF)
+    result = retry_until_response(request, deadline, COORDINATOR_BACKOFF)
     if isinstance(result, RequestFailed):
         raise BrokerUnavailable(f"The group's coordinator does not answer: {result.reason.rstrip('.')}.")
     return result
 
 
-INTERVAL = 1.0
+LOOKUP_INTERVAL = 1.0
 """Minimum time between two lookups, in seconds: small batches may end several times a second."""
 
-BACKOFF = (5.0, 60.0)
+MIN_BACKOFF, MAX_BACKOFF = 5.0, 60.0
 """Minimum and maximum time without a lookup after a failure, in seconds. It doubles with each failure."""
 
 
@@ -150,12 +150,12 @@ class ThrottledLagClient:
         try:
             sample = self._client.sample()
         except GroupSourceError as error:
-            self._backoff = min(max(self._backoff * 2, BACKOFF[0]), BACKOFF[1])
+            self._backoff = min(max(self._backoff * 2, MIN_BACKOFF), MAX_BACKOFF)
             self._next_at = self._clock() + self._backoff
             log.warning("group %s: cannot determine the lag, next try in %.0f s: %s", self.group, self._backoff, error)
             return None
         self._backoff = 0.0
-        self._next_at = self._clock() + INTERVAL
+        self._next_at = self._clock() + LOOKUP_INTERVAL
         return sample
 
     def _is_due(self, last: bool) -> bool:

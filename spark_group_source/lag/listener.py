@@ -27,14 +27,14 @@ from spark_group_source.lag.source_progress import SourceProgress, epoch_seconds
 
 log = logging.getLogger(__name__)
 
-INTERVAL = 10.0
+LOG_INTERVAL = 10.0
 """Minimum time between two lines about one source, in seconds: small batches may end several times a second."""
 
 
 class LogSink:
     """Logs one line at ``INFO`` for each source of a query, at most every ``interval`` seconds."""
 
-    def __init__(self, interval: float = INTERVAL, clock: Clock = monotonic) -> None:
+    def __init__(self, interval: float = LOG_INTERVAL, clock: Clock = monotonic) -> None:
         self._lines: defaultdict[tuple[str, int], LogEvery] = defaultdict(partial(LogEvery, interval, clock))
 
     def __call__(self, report: LagReport) -> None:

@@ -15,7 +15,7 @@ from spark_group_source.lag.backlog import Backlog
 
 log = logging.getLogger(__name__)
 
-INTERVAL = 0.5
+UPDATE_INTERVAL = 0.5
 """Time between two updates of the bar, in seconds."""
 
 JOIN_TIMEOUT = 10.0
@@ -107,7 +107,7 @@ class _BarUpdater:
 
     def _update_regularly(self) -> None:
         try:
-            while not self._finished.wait(INTERVAL):
+            while not self._finished.wait(UPDATE_INTERVAL):
                 self._update()
         except Exception as error:  # for example, the session was stopped: the bar must not report that
             log.debug("the query's progress is not available any more: %s", error)
