@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from spark_group_source.query import topic_ids
-from spark_group_source.query.topic_ids import TopicIds
+from spark_group_source.query.topic_ids import TopicIds, ids_all_brokers_agree_on
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
@@ -72,3 +72,22 @@ def test_one_broker_with_the_former_id_decides_nothing(fake: FakeKafka, cluster:
     fake.clear_faults()
     cluster.invalidate_topics({"t"})
     assert ids.recreated({"t"}) == {"t": str(fake.ids["t"])}
+
+
+@pytest.mark.parametrize(
+    ("known", "agreed"),
+    [
+        ({("t", "a")}, {"t": "a"}),
+        ({("t", "a"), ("t", "b")}, {}),
+        ({("t", "a"), ("t", "")}, {"t": "a"}),
+        ({("t", "a"), ("t", "b"), ("t", "")}, {}),
+        ({("t", "")}, {"t": ""}),
+        ({("t", "a"), ("t", "b"), ("u", "c")}, {"u": "c"}),
+        (set[tuple[str, str]](), {}),
+    ],
+    ids=["one id", "two ids", "an upgrade", "two ids in an upgrade", "old brokers", "two topics", "unknown to all"],
+)
+def test_an_id_holds_if_all_brokers_that_know_one_agree_on_it(
+    known: set[tuple[str, str]], agreed: dict[str, str]
+) -> None:
+    assert ids_all_brokers_agree_on(known) == agreed
