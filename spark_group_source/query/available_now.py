@@ -27,7 +27,6 @@ from spark_group_source.offsets import (
     Offsets,
     Partitions,
     TopicPartition,
-    topics_of,
     without_topics,
 )
 from spark_group_source.options.source_options import SourceOptions
@@ -38,7 +37,7 @@ from spark_group_source.text import some
 from spark_group_source.wire.leaders import HEALED_BY_NEW_METADATA
 from spark_group_source.wire.metadata import Topic, partitions_of
 from spark_group_source.wire.offset_lookup import ListedOffsets, list_offsets
-from spark_group_source.wire.stale_metadata import EveryBroker, unknown_to_all
+from spark_group_source.wire.stale_metadata import EveryBroker, topics_unknown_to_all
 
 log = logging.getLogger(__name__)
 
@@ -292,8 +291,7 @@ class AvailableNowTarget:
         found = self._list_offsets(partitions, LATEST, deadline)
         ends, missing = found.offsets, found.missing
         leaderless = partitions - ends.keys() - missing
-        deleted = unknown_to_all(self._cluster, {TopicPartition(name, 0) for name in unknown}, deadline)
-        known_to_some = unknown - topics_of(deleted)
+        known_to_some = unknown - topics_unknown_to_all(self._cluster, unknown, deadline)
         if leaderless or known_to_some or _may_be_new(unknown, missing, unknown_until):
             without_end = [*sorted(unknown), *map(str, sorted(leaderless | missing))]
             raise BrokerUnavailable(f"No broker returns the end of {some(without_end)}.")

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, RetriableError
-from spark_group_source.offsets import BatchOffset, TopicPartition, may_be_same, topics_of
+from spark_group_source.offsets import BatchOffset, may_be_same
 from spark_group_source.query.topics import LOOKUP_TIMEOUT
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic
-from spark_group_source.wire.stale_metadata import known_ids, unknown_to_all
+from spark_group_source.wire.stale_metadata import known_ids, topics_unknown_to_all
 
 log = logging.getLogger(__name__)
 
@@ -107,9 +107,7 @@ class TopicIds:
             self._read.pop(name, None)
 
     def _unknown_to_all(self, topics: Iterable[str], ids: Mapping[str, str] | None = None) -> set[str]:
-        deadline = Deadline.after(LOOKUP_TIMEOUT, self._clock)
-        partitions = [TopicPartition(name, 0) for name in topics]
-        return topics_of(unknown_to_all(self._cluster, partitions, deadline, ids))
+        return topics_unknown_to_all(self._cluster, topics, Deadline.after(LOOKUP_TIMEOUT, self._clock), ids)
 
     def _current_topics(self, topics: Collection[str]) -> dict[str, Topic]:
         """The metadata of these topics, requested again once per metadata age; empty if the lookup failed."""

@@ -101,6 +101,14 @@ def unknown_to_all(
     return unknown
 
 
+def topics_unknown_to_all(
+    cluster: Cluster, topics: Iterable[str], deadline: Deadline, ids: Mapping[str, str] | None = None
+) -> set[str]:
+    """As :func:`unknown_to_all`, for whole topics: each topic has a partition 0."""
+    first_partitions = [TopicPartition(name, 0) for name in topics]
+    return {tp.topic for tp in unknown_to_all(cluster, first_partitions, deadline, ids)}
+
+
 def _knows(topic: Topic, partition: int, topic_id: str) -> bool:
     """Whether this metadata of a topic has the partition, or cannot tell because of another error of the topic."""
     if topic.error == UNKNOWN_TOPIC_OR_PARTITION:
