@@ -12,16 +12,14 @@ from collections.abc import Mapping
 
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import UNKNOWN_MEMBER_ID, GroupError
-from spark_group_source.group.commits import NO_MEMBERS, GroupOffsets
+from spark_group_source.group.clients import KafkaClients
+from spark_group_source.group.commits import NO_MEMBERS
 from spark_group_source.group.counters import Counters
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.member import AwaitedOffsets
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.group.rebalance_listener import RebalanceListener
 from spark_group_source.group.settings import GroupSettings
-from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import Partitions
-from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic
 
 log = logging.getLogger(__name__)
@@ -35,19 +33,11 @@ class ManualAssignment:
     has_assignment, last_failure = True, ""
     """Nobody else decides what is assigned."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        settings: GroupSettings,
-        offsets: AwaitedOffsets,
-        clock: Clock = monotonic,
-        timings: Timings | None = None,
-    ) -> None:
+    def __init__(self, clients: KafkaClients, settings: GroupSettings, clock: Clock = monotonic) -> None:
         self.counters = Counters()
-        self._cluster = cluster
+        self._clients = clients
         self._settings = settings
         self._clock = clock
-        self._offsets = GroupOffsets(cluster, settings, timings)
         self._state = Membership(phase=Phase.STABLE)
 
     def start(self, topics: Mapping[str, Topic], listener: RebalanceListener) -> None:
@@ -67,7 +57,7 @@ class ManualAssignment:
         )
 
     def _check_members(self) -> None:
-        group = self._offsets.describe(Deadline.after(self._settings.wire.request_timeout, self._clock))
+        group = self._clients.offsets.describe(Deadline.after(self._settings.wire.request_timeout, self._clock))
         if isinstance(group, RequestFailed):
             if group.action is ErrorAction.FATAL:
                 assert group.error is not None, "a fatal failure has an error"
@@ -107,4 +97,4 @@ class ManualAssignment:
 
     def close(self) -> None:
         """Closes the connections. Further calls do nothing."""
-        self._cluster.close()
+        self._clients.cluster.close()

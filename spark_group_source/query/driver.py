@@ -72,7 +72,7 @@ class Driver:
         self._tracker = OffsetTracker(clock)
         self._member: ManualAssignment | Member
         if options.group.subscription.partitions:
-            self._member = ManualAssignment(member_clients.cluster, settings, self._tracker, clock, timings)
+            self._member = ManualAssignment(member_clients, settings, clock)
         else:
             self._member = Member(member_clients.cluster, settings, self._tracker, clock, timings)
         self._assigned_partitions = AssignedPartitions(
