@@ -50,7 +50,9 @@ class ManualAssignment:
         partitions = self._settings.subscription.partitions
         self._state = Membership(phase=Phase.STABLE, owned=dict.fromkeys(partitions, 0))
         log.info(
-            "group %s: reads %d assigned partition(s) without membership", self._settings.group_id, len(partitions)
+            "group %s: reading %d partition(s) of 'assign' without joining the group",
+            self._settings.group_id,
+            len(partitions),
         )
         listener.partitions_assigned(
             partitions, self._state, Deadline.after(self._settings.session_timeout, self._clock)
@@ -63,7 +65,11 @@ class ManualAssignment:
                 assert group.error is not None, "a fatal failure has an error"
                 raise group.error
             # The query continues, as after any error that may pass: if the group has members, each commit fails.
-            log.warning("group %s: could not check for members: %s", self._settings.group_id, group.reason)
+            log.warning(
+                "group %s: cannot check whether the group has members, which would make each commit fail: %s",
+                self._settings.group_id,
+                group.reason,
+            )
         elif group.members_hidden:
             raise GroupError(
                 f"The group '{self._settings.group_id}' has members, whose topics this principal may not describe.",

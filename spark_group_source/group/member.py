@@ -284,7 +284,9 @@ class Member:
                 self._closing.close()
 
     def _leave_without_thread(self) -> None:
-        log.warning("group %s: the member's thread is blocked; the member leaves without it", self._settings.group_id)
+        log.warning(
+            "group %s: your code blocks the member's thread, so the member leaves without it", self._settings.group_id
+        )
         with closing(Cluster(self._cluster.options, identity=self._cluster.identity)) as cluster:
             self._leave(cluster)
 

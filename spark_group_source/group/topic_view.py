@@ -102,7 +102,8 @@ class TopicView:
     def _warn_of_disputed(self, disputed: Partitions) -> None:
         if disputed - self.disputed:
             log.warning(
-                "group %s: one broker does not know %s, and no second broker responded; they stay assigned",
+                "group %s: one broker does not know %s, and no second broker responded, so these partitions stay"
+                " assigned",
                 self._group_id,
                 names(disputed),
             )

@@ -211,8 +211,8 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
             return
         if self._session_source == "":
             log.info(
-                "group %s: the brokers do not say the group's session timeout (DESCRIBE_CONFIGS on the group or the"
-                " cluster), %.0f s are assumed",
+                "group %s: cannot read the group's session timeout, assuming %.0f s. Reading it needs DESCRIBE_CONFIGS"
+                " on the group or the cluster.",
                 self.settings.group_id,
                 self._session_timeout,
             )
