@@ -20,7 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812 -- its customary name
 from pyspark.sql.streaming.query import StreamingQuery
 from stream_job import begin
 
-from spark_group_source.migration import CheckpointFiles, parse_log
+from spark_group_source.migration.checkpoint_files import CheckpointFiles
+from spark_group_source.migration.offset_log import parse_log
 from spark_group_source.offsets import BatchOffset, OffsetRange
 
 ATTEMPTS = 20

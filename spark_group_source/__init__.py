@@ -56,7 +56,7 @@ def offsets_of_checkpoint(
         CannotMigrate: the last batch is not complete, the query has state, or the files are not such a checkpoint.
         pyspark.errors.PySparkException: Spark cannot read the files.
     """
-    from spark_group_source.migration import starting_offsets
+    from spark_group_source.migration.position import starting_offsets
 
     return starting_offsets(spark, os.fspath(checkpoint), source, without_state)
 

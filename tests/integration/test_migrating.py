@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_group_source import offsets_of_checkpoint
 from spark_group_source.errors import CannotMigrate
-from spark_group_source.migration import CheckpointFiles
+from spark_group_source.migration.checkpoint_files import CheckpointFiles
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 VERSIONS = sorted(each.name for each in CHECKPOINTS.iterdir())

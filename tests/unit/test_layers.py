@@ -18,7 +18,8 @@ lag.rate_window lag.source_progress lag.backlog
 """
 SPARK_DOORS = """
 spark.schema spark.stream spark.notifications.set_up spark.batch spark.source spark.tasks
-spark.start_checks.started_queries lag.listener migration __init__
+spark.start_checks.started_queries lag.listener migration.checkpoint_files
+migration.position __init__
 """
 ABOVE = {"auth", "options", "query", "spark", "lag", "migration", "testing"}
 FORBIDDEN = {

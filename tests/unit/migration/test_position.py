@@ -7,19 +7,12 @@ from pathlib import Path
 import pytest
 
 from spark_group_source.errors import CannotMigrate
-from spark_group_source.migration import (
-    LoggedSource,
-    batch_numbers,
-    check_commit,
-    check_complete,
-    choose,
-    kafka_offsets,
-    last_batch,
-    parse_log,
-)
+from spark_group_source.migration.last_batch import check_complete, last_batch
+from spark_group_source.migration.offset_log import LoggedSource, batch_numbers, check_commit, parse_log
+from spark_group_source.migration.position import choose, kafka_offsets
 from spark_group_source.offsets import TopicPartition
 
-LOGS = sorted(Path(__file__).parents[1].glob("checkpoints/*/*/offsets/[0-9]*"))
+LOGS = sorted(Path(__file__).parents[2].glob("checkpoints/*/*/offsets/[0-9]*"))
 ORDERS = '{"orders":{"0":816,"1":784}}'
 PAYMENTS = '{"payments":{"0":100}}'
 BOTH = '{"orders":{"0":5},"payments":{"0":6}}'

@@ -1,0 +1,1 @@
+"""The position of a query with ``format("kafka")``, from its checkpoint."""
