@@ -107,3 +107,5 @@ def set_error(api: str, response: Any, error_code: int) -> None:
         parts = [inner for outer in parts for inner in getattr(outer, name)]
     for part in [*parts, response] if api in ("FindCoordinator", "OffsetFetch") else parts:
         part.error_code = error_code
+        if api == "Metadata":
+            part.partitions = []  # as a broker answers that does not know the topic, or who leads it
