@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.simulation.__main__ import try_mutant
-from tests.simulation.find import FAILURES
+from tests.simulation.find import read_begins
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.scenario import KINDS, Result, run
 from tests.simulation.shrink import shrink
@@ -45,13 +45,13 @@ def test_a_seed_gives_the_same_run_twice() -> None:
     assert (first.story, first.steps, first.kept) == (second.story, second.steps, second.kept)
 
 
-def test_the_decisions_that_find_mistakes_break_nothing_without_them() -> None:
+def test_the_seeds_that_find_mistakes_break_nothing_without_them() -> None:
     with substituted():
-        for kept in FAILURES.values():
-            check(run(kept["seed"], kept["protocol"], kept=kept["kept"]))
+        for begin in read_begins().values():
+            check(run(begin.seed, begin.protocol, aim=begin.aim))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.name in FAILURES], ids=lambda each: each.name)
-def test_the_decisions_that_found_a_mistake_find_it_again(mutant: Mutant) -> None:
-    assert try_mutant(mutant, 0.0), "no run breaks: find others with make sim MUTANT="
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+def test_a_mistake_is_found_again(mutant: Mutant) -> None:
+    assert try_mutant(mutant, 0.0), "no run breaks: find other seeds with make sim MUTANT="

@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.find import BY_KEPT, FAILURES, KEPT
+from tests.simulation.find import Begin, read_begins, write_begins
 from tests.simulation.mutants import MUTANTS, Mutant, apply
 from tests.simulation.scenario import KINDS, Result, run
 from tests.simulation.shrink import shrink
@@ -123,32 +123,32 @@ def bounded(pool: ProcessPoolExecutor, work: Iterator[tuple[str, int]], most: in
 
 
 def try_mutants(name: str, limit: float, processes: int) -> int:
-    """Puts each mistake into a copy of the product, and searches until it is found; keeps the decisions that do."""
+    """Puts each mistake into a copy of the product, and searches until it is found; keeps the seeds that find it."""
     chosen = [mutant for mutant in MUTANTS if name in ("all", mutant.name)]
-    missed = 0
+    begins, missed = read_begins(), 0
     with ThreadPoolExecutor(processes) as pool:
-        for mutant, broken in zip(chosen, pool.map(lambda each: try_mutant(each, limit), chosen), strict=True):
-            found = {} if broken and breaks_without(broken) else broken
-            print(f"{mutant.name:4} {mutant.sentence:2} {found.get('how', 'NOT FOUND')}: {mutant.breaks}", flush=True)
-            if found and name != "all":
+        for mutant, found in zip(chosen, pool.map(lambda each: try_mutant(each, limit), chosen), strict=True):
+            if not found or breaks_without(Begin(**found["begin"])):
+                missed += 1
+                print(f"{mutant.name:4} {mutant.sentence:2} NOT FOUND: {mutant.breaks}", flush=True)
+                continue
+            print(f"{mutant.name:4} {mutant.sentence:2} {found['how']}: {mutant.breaks}", flush=True)
+            if name != "all":
                 print("\n".join(found["story"]), f"\n         => {found['broken']}")
-            missed += not found
-            if found and not found["how"].startswith(BY_KEPT):
-                kept = {key: found[key] for key in ("protocol", "seed", "broken", "kept")}
-                FAILURES[mutant.name] = FAILURES.get(mutant.name, {}) | kept
-                lines = (f"{json.dumps(name)}: {json.dumps(each)}" for name, each in FAILURES.items())
-                KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+            begins[mutant.name] = Begin(**found["begin"])
+            write_begins(begins)
     print(f"{len(chosen) - missed} of {len(chosen)} mistakes are found")
     return 1 if missed else 0
 
 
-def breaks_without(found: dict[str, Any]) -> bool:
+def breaks_without(begin: Begin) -> bool:
     """Whether the product breaks without the mistake, too: then the run shows something else, and tells its seed."""
     with substituted():
-        result = run(found["seed"], found["protocol"], kept=found["kept"])
-    if result.failure is not None:
-        print(f"Not a mistake: {result.protocol} seed {result.seed}: {result.failure}", flush=True)
-    return result.failure is not None
+        result = run(begin.seed, begin.protocol, aim=begin.aim)
+    if result.failure is None:
+        return False
+    print(f"Not a mistake: {result.protocol} seed {result.seed}: {result.failure}", flush=True)
+    return True
 
 
 def try_mutant(mutant: Mutant, limit: float) -> dict[str, Any]:

@@ -19,8 +19,9 @@ class Chance:
 
     Args:
         kept: the draws that are not ordinary, to replay; ``None`` to draw.
-        aim: what some draws shall be, by their key or by their kind: the place among the others or the number, ``None``
-            for what is ordinary, or for a pick a float: with which probability it is not ordinary.
+        aim: what some draws shall be, by their key or by their kind: the number, or for a pick the place among the
+            others, their text, or as a float the probability that it is not ordinary; ``None`` for what is ordinary.
+            ``"*"`` scales the probabilities of all other draws.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Chance:
         self.kept: dict[str, Any] = {}
         self._replayed = kept or {}
         self._aim = aim or {}
+        self._scale = self._aim.get("*") or 1.0
         self._counts: dict[str, int] = defaultdict(int)
 
     def _aimed(self, kind: str) -> Any:
@@ -42,12 +44,16 @@ class Chance:
         aimed = self._aimed(kind)
         if aimed is None or isinstance(aimed, float):
             probability, weights = aimed or 0.0, ()
+        elif aimed is _NOT_AIMED:
+            probability *= self._scale
         if self._draw is None:
             index = self._replayed.get(f"{kind} #{self._counts[kind]}")
             if index is None or index >= len(others):
                 return ordinary
         elif isinstance(aimed, int) and aimed < len(others):
             index = aimed
+        elif isinstance(aimed, str) and aimed in others:
+            index = others.index(aimed)
         elif not others or probability <= 0 or (weights and not any(weights)) or self._draw() >= probability:
             return ordinary
         elif weights:
@@ -78,8 +84,8 @@ class Chance:
         elif (aimed := self._aimed(kind)) is None:
             return ordinary
         elif aimed is not _NOT_AIMED:
-            value = aimed
-        elif self._draw() >= probability:
+            value = min(max(aimed, low), high)
+        elif self._draw() >= probability * self._scale:
             return ordinary
         else:
             value = round(low + self._draw() * (high - low), 3)

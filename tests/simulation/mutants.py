@@ -421,12 +421,6 @@ MUTANTS: tuple[Mutant, ...] = (
         (Edit("readable[tp] == me.owned.get(tp)", "True", inside="Member.plan"),),
     ),
     Mutant(
-        "M18",
-        4,
-        "a commit with a stale epoch is sent again with the new one for partitions that were lost meanwhile",
-        (Edit("self._commit_pending(now, clients, deadline)", "self._send(sent, now, clients, deadline)"),),
-    ),
-    Mutant(
         "M19",
         4,
         "the commits of both threads overtake each other: the lock is free before the request is sent",

@@ -19,13 +19,13 @@ from tests.simulation.network import Broken
 from tests.simulation.reads import READS, Reads
 from tests.simulation.scheduler import Lock, Process, Scheduler, Thread
 from tests.simulation.spark import Query
-from tests.simulation.truth import LAST, Truth
+from tests.simulation.truth import Truth
 
 PROTOCOLS = ("classic", "consumer")
 KINDS = (*PROTOCOLS, READS)
 OTHERS_REQUESTS = {"classic": ("ConsumerGroupHeartbeat",), "consumer": ("SyncGroup", "Heartbeat")}
 GROUP = "g"
-HEALED_WITHIN = 120.0
+HEALED_WITHIN = 150.0
 """Seconds after the last fault within which everything is read and committed."""
 
 FINISHED_FOR = 4
@@ -85,10 +85,10 @@ class Scenario:
         )
         self.truth = Truth(run, self.kafka, story.told)
         self.net = network.Network(run, self.kafka.brokers, self.truth.fault)  # type: ignore[arg-type]
-        self.net.handled, self.truth.heard = self.truth.handled, self.net.heard
-        self.truth.joins, self.truth.unanswered = self.net.joins, self.net.unanswered
+        self.net.handled, members = self.truth.handled, self.truth.membership
+        members.heard, members.joins, members.unanswered = self.net.heard, self.net.joins, self.net.unanswered
         self.net.with_records, self.net.sent_by = self._with_records, self._sent_by
-        self.net.arrived_late = lambda what: self.truth.outage(0.0, what)
+        self.net.arrived_late = self.truth.troubles.arrives_late
         network.Connection.network = self.net
         spark.Life.of_process.clear()
         aimed = chance.flag("strikes", self._if((aims.ROLLING,), 0.6, 0.9))
@@ -316,7 +316,7 @@ class Scenario:
         process, run, chance = self.run.process, self.run, self.chance
         if self.healed or run.now < self.calm_until:
             return ""
-        if place in aims.REQUESTS and self.truth.rebalancing(GROUP):
+        if place in aims.REQUESTS and self.truth.membership.rebalancing(GROUP):
             rate = max(rate, 0.5)
         if not chance.flag(f"strike at {place}", rate):
             return ""
@@ -334,7 +334,7 @@ class Scenario:
                 happens.start()
         hold = chance.pick("hold", 0.0, aims.HOLDS, 0.8 if place in aims.FUNCTIONS else 0.15)
         if hold and life is not None and run.current is not None:
-            self.truth.held(process, place, hold)
+            self._hold(process, place, hold)
             run.block(run.now + hold)
         return fault
 
@@ -343,6 +343,15 @@ class Scenario:
         happens.start()
         return ""
 
+    def _hold(self, process: Process, place: str, seconds: float) -> None:
+        """A thread stands still: up to one second no promise suffers."""
+        what = f"a thread of {process.name} is held for {seconds} s"
+        self.truth.troubles.hesitates(process, place, seconds)
+        if seconds <= 1.0:
+            self.story.told(what)
+        else:
+            self.truth.troubles.outage(seconds, what)
+
     def _hesitate(self, place: str) -> str:
         """A thread goes on some time later, as on a busy machine."""
         thread = self.run.current
@@ -350,7 +359,7 @@ class Scenario:
             return ""
         if self.chance.flag("a thread hesitates", self.hesitation):
             seconds = self.chance.number("hesitates", 0.3, 0.02, 1.0)
-            self.truth.hesitates(thread.process, place, seconds)
+            self.truth.troubles.hesitates(thread.process, place, seconds)
             self.run.block(self.run.now + seconds)
         return ""
 
@@ -453,7 +462,10 @@ class Scenario:
         tp = self._partition()
         log = self.kafka.logs[tp.topic][tp.partition]
         offset = round(self.chance.number("rewind to", log.start, log.start, log.end))
-        logged = [borders for query in self.queries for borders in query.borders(tp, str(self.kafka.ids[tp.topic]))]
+        topic_id, logged = str(self.kafka.ids[tp.topic]), list[int]()
+        for query in self.queries:
+            for borders in query.borders(tp.topic, topic_id, tp.partition):
+                logged += borders
         offset = self.chance.pick("rewind to a border", offset, [each for each in logged if log.start <= each], 0.5)
         self.rewound_at = self.run.now
         self.net.former.clear()  # a member that the present coordinator has removed cannot join at a former one
@@ -479,7 +491,6 @@ class Scenario:
         start = round(self.chance.number("retention to", 0, log.start, log.end))
         self.story.told(f"retention deletes the records of {tp} before {start}")
         self.kafka.truncate(*tp, max(start, log.start))
-        self.truth.data_may_be_lost = True
         self.truth.truncated(*tp, start)
 
     def _elect(self) -> None:
@@ -493,8 +504,7 @@ class Scenario:
         tp, seconds = self._partition(), self.chance.number("leaderless", 2.0, 0.3, 12.0)
         log = self.kafka.logs[tp.topic][tp.partition]
         if log.leader is not None:
-            self.truth.outage(0.0, f"{tp} has no leader for {seconds:.1f} s")
-            self.truth.leaderless[tp] = self.run.now + seconds
+            self.truth.troubles.outage(seconds, f"{tp} has no leader for {seconds:.1f} s", answers=True)
             self._without_leader(log, seconds)
 
     def _without_leader(self, log: FakeLog, seconds: float) -> None:
@@ -508,7 +518,6 @@ class Scenario:
         self.story.told(f"an unclean election for {tp} keeps the records before {end}")
         before = log.end
         self.kafka.elect(*tp, end=end)
-        self.truth.data_may_be_lost = True
         self.truth.cut_short(*tp, end, before)
 
     def _recreate(self) -> None:
@@ -542,7 +551,7 @@ class Scenario:
 
     def _topic_is_gone(self) -> None:
         """A topic without records is deleted, and comes back later."""
-        if "u" in self.kafka.logs and not self.truth.ever_had_records("u"):
+        if "u" in self.kafka.logs and not any(log.end for log in self.kafka.logs["u"].values()):
             self.story.told("the empty topic u is deleted")
             count = len(self.kafka.logs["u"])
             self.truth.data_may_be_lost = True
@@ -561,7 +570,6 @@ class Scenario:
             self.story.told(f"{topic} gets another partition")
             self._learned_late()
             self.kafka.create_topic(topic, len(self.kafka.logs[topic]) + 1)
-            self.truth.added(topic)
 
     def _transaction(self) -> None:
         """A transaction begins and ends some time later, or with everything else."""
@@ -600,7 +608,9 @@ class Scenario:
             name = names.get(topic.topic_id, "") if request.version >= 10 else topic.name
             for part in topic.partitions if name in self.kafka.logs else ():
                 tp, log = (name, part.partition_index), self.kafka.logs[name][part.partition_index]
-                part.committed_offset = log.after_last_record(part.committed_offset, held.get(tp, (LAST, ""))[0])
+                part.committed_offset = log.after_last_record(
+                    part.committed_offset, held.get(tp, (part.committed_offset, ""))[0]
+                )
                 part.committed_metadata = ""
 
     def _pause(self) -> None:
@@ -608,11 +618,11 @@ class Scenario:
             seconds = self.chance.number("pause of a process", 2.0, 0.5, 15.0)
             assert query.life is not None
             query.life.process.paused_until = self.run.now + seconds
-            self.truth.outage(seconds, f"{query.name} is suspended for {seconds:.1f} s")
+            self.truth.troubles.outage(seconds, f"{query.name} is suspended for {seconds:.1f} s")
 
     def _broker_stops(self) -> None:
         broker, seconds = self._broker(), self.chance.number("outage", 2.0, 0.5, 12.0)
-        self.truth.outage(seconds, f"broker {broker.node} is down for {seconds:.1f} s")
+        self.truth.troubles.outage(seconds, f"broker {broker.node} is down for {seconds:.1f} s")
         broker.stop()
         self._taken_over(broker)
         self.run.after(seconds, lambda: self._returns(broker))
@@ -621,7 +631,7 @@ class Scenario:
         broker, seconds = self._broker(), self.chance.number("outage", 2.0, 0.5, 12.0)
         taken_over = self._taken_over(broker)
         seconds = 200.0 if taken_over and self.chance.flag("for long", 0.3) else seconds
-        self.truth.outage(seconds, f"broker {broker.node} hangs for {seconds:.1f} s")
+        self.truth.troubles.outage(seconds, f"broker {broker.node} hangs for {seconds:.1f} s")
         broker.hung_until = self.run.now + seconds
         self.run.after(seconds, lambda: self._returns(broker))
 
@@ -629,7 +639,7 @@ class Scenario:
         """Access rules are replaced, and lack for a while what they allowed before."""
         topic, seconds = self._partition().topic, self.chance.number("missing", 2.0, 0.5, 12.0)
         if topic not in self.kafka.denied:
-            self.truth.denied(seconds, f"nobody may read {topic} for {seconds:.1f} s")
+            self.truth.troubles.outage(seconds, f"nobody may read {topic} for {seconds:.1f} s", answers=True)
             self.kafka.denied[topic] = self.chance.pick("denied", READ, (DESCRIBE,), 0.4)
             self.run.after(seconds, lambda: self.kafka.denied.pop(topic, None))
 
@@ -637,7 +647,9 @@ class Scenario:
         """A broker is down, and one of another cluster gets its address: a reused IP, or a stale name."""
         broker, seconds = self._broker(), self.chance.number("outage", 2.0, 0.5, 12.0)
         if broker.up and broker.hung_until <= self.run.now:
-            self.truth.outage(seconds, f"another cluster has the address of broker {broker.node} for {seconds:.1f} s")
+            self.truth.troubles.outage(
+                seconds, f"another cluster has the address of broker {broker.node} for {seconds:.1f} s"
+            )
             broker.stop()
             self._taken_over(broker)
             stranger = network.Broker(broker.node, broker.handle, broker.faults)
@@ -681,7 +693,7 @@ class Scenario:
         if self.kafka.coordinator == broker:
             self.net.former.pop(successor, None)
             self._learn(lambda: self.kafka.move_coordinator(successor))
-            self.truth.coordinated_since = self.run.now
+            self.truth.membership.coordinated_since = self.run.now
 
     def _cut(self) -> None:
         if query := self._query(alive=True):
@@ -693,16 +705,18 @@ class Scenario:
                 link.to_broker = self.run.now + seconds
             if which != "to broker":
                 link.to_client = self.run.now + seconds
-            self.truth.outage(seconds, f"{query.name} and broker {broker.node} are cut ({which}) for {seconds:.1f} s")
+            self.truth.troubles.outage(
+                seconds, f"{query.name} and broker {broker.node} are cut ({which}) for {seconds:.1f} s"
+            )
 
     def _coordinator_moves(self) -> None:
         broker = self._broker()
         loading = self.chance.number("loading", 0.0, 0.1, 4.0, 0.5)
-        self.truth.outage(loading, f"broker {broker.node} coordinates the group after {loading:.1f} s")
+        self.truth.troubles.outage(loading, f"broker {broker.node} coordinates the group after {loading:.1f} s")
         former = self.kafka.coordinator
         self.net.former.pop(broker.node, None)  # it reads the group's offsets again
         self._learn(lambda: self.kafka.move_coordinator(broker.node, loading))
-        self.truth.coordinated_since = self.run.now + loading
+        self.truth.membership.coordinated_since = self.run.now + loading
         if former != broker.node and self.chance.flag("former coordinator is unaware", 0.3):
             self._stay_unaware(former)
 
@@ -711,7 +725,7 @@ class Scenario:
         next one answers while it loads."""
         brokers: dict[int, Any] = self.kafka.brokers
         answers = all(each.up and each.hung_until <= self.run.now for each in brokers.values())
-        if answers and not self.kafka._frozen and not self.net.former and not self.truth.recent_faults:
+        if answers and not self.kafka._frozen and not self.net.former and not self.truth.troubles.recent_faults:
             broker, loading = self._broker(), self.chance.number("short load", 0.2, 0.0, 2.0)
             what = f"broker {broker.node} coordinates the group in order, after {loading:.1f} s"
             self.truth.coordinator_moves(loading, what)
@@ -726,7 +740,7 @@ class Scenario:
     def _stay_unaware(self, former: int) -> None:
         """A former coordinator goes on answering for a while, with the offsets that it knows."""
         seconds = self.chance.number("unaware", 3.0, 1.0, 12.0)
-        self.truth.outage(seconds, f"broker {former} does not know it for {seconds:.1f} s")
+        self.truth.troubles.outage(seconds, f"broker {former} does not know it for {seconds:.1f} s")
         self.kafka.former_coordinators.add(former)
         group = self.kafka.group(GROUP)
         old = dict(group.offsets), dict(group.epochs)
@@ -753,7 +767,9 @@ class Scenario:
     def _stale_metadata(self) -> None:
         broker, seconds = self._broker(), self.chance.number("stale", 2.0, 0.5, 12.0)
         if broker.node not in self.kafka._frozen:
-            self.truth.outage(seconds, f"broker {broker.node} learns nothing for {seconds:.1f} s", answers=True)
+            self.truth.troubles.outage(
+                seconds, f"broker {broker.node} learns nothing for {seconds:.1f} s", answers=True
+            )
             self.kafka.freeze_metadata(broker.node)
             self.run.after(seconds, lambda: self._thaw(broker.node))
 
@@ -767,7 +783,7 @@ class Scenario:
         held = set(self.kafka.group(GROUP).offsets)
         change()
         for tp in held - self.kafka.group(GROUP).offsets.keys():
-            self.truth.lost_commit(self.truth.key(GROUP, *tp))
+            self.truth.lost_commit(self.truth.positions.key(GROUP, *tp))
 
     # The end
 
@@ -801,7 +817,7 @@ class Scenario:
 
     def _lose_broker(self) -> None:
         gone, *others = sorted(self.kafka.brokers, key=lambda _: self.chance.number("which is gone", 0.0, 0.0, 1.0))
-        self.truth.outage(0.0, f"but broker {gone} is gone for good")
+        self.truth.troubles.outage(0.0, f"but broker {gone} is gone for good")
         self.kafka.brokers.pop(gone).stop()  # metadata names it no more
         for log in (log for logs in self.kafka.logs.values() for log in logs.values()):
             log.leader = log.leader or gone
@@ -811,7 +827,7 @@ class Scenario:
         healed, limit = self.run.now, self.run.now + HEALED_WITHIN
         finished = 0
         while finished < FINISHED_FOR:
-            if any(each.ranges and not each.done and each.planned_at < healed for each in self.truth.open.values()):
+            if any(each.ranges and not each.done and each.planned_at < healed for each in self.truth.batches.values()):
                 limit = self.run.now + HEALED_WITHIN  # for what waits for a long batch from before
             unfinished = self._unfinished()
             if unfinished and self.run.now > limit:
@@ -833,7 +849,7 @@ class Scenario:
         for query in self.queries:
             if not query.alive:
                 return f"{query.name} does not run"
-            if query.life is not None and query.life.available_now and not self.truth.beyond_repair:
+            if query.life is not None and query.life.available_now and not self.truth.unrepaired:
                 return f"the run of {query.name} has not ended"
         return self.truth.unfinished(GROUP, self.queries)
 
@@ -844,8 +860,8 @@ class Scenario:
             self._restart_all()
             joins = [each for each in self.queries if "assign" not in each.options]
             expected = [each for each in joins if each.life is None or not each.life.replaying]
-            sure = [each for each in expected if not self.truth.waits_for_join(each)]
-            found = list(self.truth.members(GROUP).values())
+            sure = [each for each in expected if not self.truth.membership.waits_for_join(each)]
+            found = list(self.truth.membership.members(GROUP).values())
             complete = all(any(each.client in name for name in found) for each in sure)
             if complete and len(sure) <= len(found) <= len(expected):
                 return

@@ -138,6 +138,8 @@ class Query:
         self.checkpoint = Checkpoint()
         self.life: Life | None = None
         self.lives = 0
+        self.planning = False
+        """Whether it may have a batch that has not begun."""
         self.pinned = False
         """Whether the checkpoint's first run knows what the latest offsets are."""
 
@@ -151,6 +153,7 @@ class Query:
         self.lives += 1
         if self.alone:  # an owner that has seen all lineages exceeds them, whatever its clock
             self.skew = self.run.chance.number(f"clock of {self.name} behind", self.skew, 0.0, 30.0, 0.3)
+        self.planning = False
         self.life = Life(self, available_now)
         return self.life
 
@@ -159,10 +162,10 @@ class Query:
         """Part of its member's client id. A static member keeps that of its first run."""
         return f"-{self.name}." if "kafka.group.instance.id" in self.options else f"-{self.name}.{self.lives}-"
 
-    def borders(self, tp: TopicPartition, topic_id: str) -> list[int]:
+    def borders(self, topic: str, topic_id: str, partition: int) -> list[tuple[int, int]]:
         """Where the ranges of a partition begin and end that the last batches have logged."""
-        logged = [offset_of(text).ranges.get(tp) for text in self.checkpoint.offsets[-3:]]
-        return [border for each in logged if each and each.topic_id == topic_id for border in (each.start, each.end)]
+        logged = [offset_of(text).ranges.get(TopicPartition(topic, partition)) for text in self.checkpoint.offsets[-3:]]
+        return [(each.start, each.end) for each in logged if each is not None and each.topic_id == topic_id]
 
     def lose_checkpoint(self) -> None:
         self.checkpoint, self.pinned = Checkpoint(), False
@@ -177,7 +180,7 @@ class Query:
         for broker in self.truth.brokers:
             for channel in [each for each in broker.channels if each.process is life.process]:
                 channel.close()
-        self.truth.died(self)
+        self.truth.died(self, killed=True)
 
 
 class Life:
@@ -248,7 +251,7 @@ class Life:
             query.truth.left(query, began)
         if ended:
             query.truth.run_ended(query)
-        query.truth.died(query)
+        query.truth.died(query, killed=False)
         query.life = None
         self.process.ended = True
         self.ended.set()
@@ -279,7 +282,7 @@ class Life:
             self.ready = True
             query.run.passing(PLANS)
             query.truth.told_of_completion(query)
-            query.plan_began = query.run.now
+            query.plan_began, query.planning = query.run.now, True
             end = self._latest(start)
             query.truth.took_target(query)
             if not query.spark_4_1 and query.run.chance.flag(f"{query.name} asks again", 0.02):
@@ -287,6 +290,7 @@ class Life:
             query.run.passing(HAS_PLANNED)
             text = json.dumps(end)
             if last >= 0 and text == checkpoint.offsets[last]:
+                query.planning = False
                 if self.available_now:
                     return
                 self.stopping.wait(query.trigger)
@@ -318,6 +322,7 @@ class Life:
             assert isinstance(task, TaskPartition)
             ranges += task.task.ranges
         query.truth.planned(query, batch, checkpoint.offsets[batch], ranges, replayed=replayed)
+        query.planning = False
         if ranges:
             query.run.passing(READS)
             seconds = query.run.chance.number(f"batch of {query.name}", 0.1, 0.1, query.max_batch_seconds, 0.5)
@@ -340,7 +345,7 @@ class Life:
             return
         late = query.run.chance.number(f"report of {query.name}", 0.01, 0.01, 3.0, 0.2)
         name = digest(end)
-        batch, text = query.truth.open[query.name], query.checkpoint.offsets[-1]
+        batch, text = query.truth.batches[query.name], query.checkpoint.offsets[-1]
         query.run.after(late, lambda: query.truth.told_of_completion(query, batch))
         for _ in range(query.run.chance.pick(f"reports of {query.name}", 1, (2,), 0.05)):
             query.run.after(late, lambda: self._reported(name, text))
@@ -351,7 +356,7 @@ class Life:
             if life.notifications is not None and (life is self or life.query.life is life):
                 life.notifications.report(name, of_another=life is not self)
                 if life is not self and life.query.checkpoint.offsets[-1:] == [text]:
-                    life.query.truth.open[life.query.name].lost = True
+                    life.query.truth.batches[life.query.name].lost = True
 
 
 def offset_of(text: str) -> BatchOffset:
