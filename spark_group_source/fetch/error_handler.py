@@ -159,7 +159,10 @@ class FetchErrorHandler:
         """
         same, in_a_row = position.note_damage(error.happened)
         if same < MIN_DAMAGED and in_a_row <= MAX_ATTEMPTS:
-            log.warning("fetch: fetching again, because one response may be damaged: %s", error.happened)
+            log.warning(
+                "fetch: fetching the records again, because this response may have been damaged on its way: %s",
+                error.happened,
+            )
             self.back_off([position], error.happened)
             return
         if isinstance(error, UnsupportedRecords):

@@ -92,7 +92,7 @@ class ReadAheadBuffer:
         """Removes the buffered records of a partition, because they cannot be used."""
         path = self._path(read)
         if path is not None and _unlink(path):
-            log.warning("fetch: removed the buffered records of %s, which the task fetches: %s", read.tp, problem)
+            log.warning("fetch: removed the buffered records of %s and fetching them instead: %s", read.tp, problem)
 
     def keep(self, read: OffsetRange, leader_epoch: int, batches: RecordBatches) -> None:
         """Keeps the record batches with records after the range, if they hold a next range of the same size."""

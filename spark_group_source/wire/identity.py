@@ -1,4 +1,4 @@
-"""Which cluster a query reads: the one notion of it, which all of the query's connections share.
+"""Which cluster a query reads. All of the query's connections share this identity.
 
 An address is not a broker. If a pod's IP is reused, a blue and a green deployment change places or a DNS record is
 stale, the server at an address belongs to another cluster, which may have a topic of the same name. A query keeps to
@@ -21,7 +21,7 @@ WARN_AGAIN = 600.0
 """Seconds between two warnings about one address of another cluster."""
 
 MAX_WARNED = 100
-"""Addresses of which the last warning is remembered; of one that is forgotten the next warning comes sooner."""
+"""Maximum number of addresses whose last warning is remembered. A forgotten address gets its next warning sooner."""
 
 _MOST = 100
 """Maximum number of characters of an id in a message: a broker may report any text."""

@@ -1,4 +1,4 @@
-"""Which servers and addresses answered this process last, so that no connection waits again for one that is dead."""
+"""Which servers and addresses failed in this process, so that later connections try the others first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Address = tuple[str, int]
 """A host and a port."""
 
 MAX_KEPT = 1000
-"""Addresses that failed last, of which the failures are remembered: those of a cluster may change all the time."""
+"""Maximum number of addresses whose failures are remembered: the addresses of a cluster may change all the time."""
 
 
 FIRST_PATIENCE, MAX_PATIENCE = 2.0, 60.0
@@ -29,7 +29,7 @@ class Reachability:
         self._failures: dict[Address, int] = {}
 
     def record_failure(self, address: Address) -> None:
-        """Notes that nobody answered at this address, or a server that is of no use."""
+        """Notes that no server answered at this address, or one that this client cannot use."""
         with self._lock:
             self._failures[address] = self._failures.pop(address, 0) + 1
             if len(self._failures) > MAX_KEPT:

@@ -1,4 +1,4 @@
-"""What one broker says of topics may be old: from one broker alone nothing counts as new, gone or recreated.
+"""One broker's metadata may be old: on its word alone no topic counts as new, deleted or recreated.
 
 Each broker answers from its own copy of the cluster's metadata. The copy of a broker that is cut off from the
 controller may be old for as long as that lasts. Hence these rules, for every decision that a query makes once:
@@ -79,9 +79,12 @@ def metadata_from_each(
 def unknown_to_all(
     cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline, ids: Mapping[str, str] | None = None
 ) -> set[TopicPartition]:
-    """Those partitions that no broker knows: they were deleted, or their topic was recreated under another id.
+    """Returns the partitions that no broker knows: they were deleted, or their topic was recreated under another id.
 
-    One broker may lag behind for long, so each has to answer. A caller that has no position yet leaves out ``ids``.
+    One broker may lag behind for long, so every broker has to answer. Otherwise the result is empty.
+
+    Args:
+        ids: the topic ids that the caller knows; a caller without a position leaves them out.
     """
     unknown = set(partitions)
     if not unknown:
@@ -90,7 +93,12 @@ def unknown_to_all(
         ids = {}
     for broker, answer in metadata_from_each(cluster, {tp.topic for tp in unknown}, deadline):
         if not isinstance(answer, Metadata):
-            log.info("broker %d does not say whether %s exist: %s", broker, names(unknown), answer)
+            log.info(
+                "cannot confirm that %s were deleted, because broker %d did not answer: %s",
+                names(unknown),
+                broker,
+                answer,
+            )
             return set()
         for tp in list(unknown):
             topic = answer.topics.get(tp.topic)
@@ -157,7 +165,7 @@ class EveryBroker:
             if isinstance(answer, Metadata):
                 others.append(answer.topics)
             else:
-                log.info("broker %d does not say which topics exist: %s", broker, answer)
+                log.info("broker %d did not answer which topics exist: %s", broker, answer)
         self.confirmed = is_confirmed(len(others), len(brokers))
         return replace(first, topics=merge([first.topics, *others]))
 

@@ -34,7 +34,7 @@ class Throttle:
             return
         self._until = max(self._until, self._clock() + seconds)
         if self._warnings.try_acquire():
-            log.warning("broker %s throttles this client, now for %.1f s: a quota is exceeded", self._peer, seconds)
+            log.warning("quota exceeded: broker %s throttles this client for %.1f s", self._peer, seconds)
 
     def remaining(self) -> float:
         """Returns the seconds until the broker reads again."""

@@ -301,5 +301,5 @@ def test_the_longest_throttle_counts_and_log_lines_are_rare(hand: Hand, caplog: 
     hand.now += WARN_EVERY
     assert found.remaining() == 0.0
     found.record(1.5)
-    says = "broker 1 (b:1) throttles this client, now for {} s: a quota is exceeded"
+    says = "quota exceeded: broker 1 (b:1) throttles this client for {} s"
     assert caplog.messages == [says.format("20.0"), says.format("1.5")]
