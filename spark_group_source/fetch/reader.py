@@ -6,21 +6,18 @@ new leader has the range (KIP-320).
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 
-from spark_group_source.clock import Clock, Deadline, monotonic
-from spark_group_source.errors import BrokerError, DeadlineExceeded, ProtocolError, RecordsError, RetriableError
+from spark_group_source.clock import Clock, monotonic
+from spark_group_source.errors import BrokerError, DeadlineExceeded, ProtocolError, RecordsError
 from spark_group_source.fetch import read_ahead
-from spark_group_source.fetch.broker_selection import BrokerSelection
 from spark_group_source.fetch.cluster_pool import pooled_cluster
 from spark_group_source.fetch.error_handler import FetchErrorHandler
-from spark_group_source.fetch.messages import FetchPartition, PartitionData, build_request, parse_response
+from spark_group_source.fetch.fetches import Fetches, InFlightFetch, RequestedPartition
+from spark_group_source.fetch.messages import PartitionData, parse_response
 from spark_group_source.fetch.position import MIN_FETCH, READ_AHEAD, FetchPosition
 from spark_group_source.fetch.preferred_replicas import PreferredReplicas
 from spark_group_source.fetch.read_ahead import ReadAheadBuffer
@@ -31,14 +28,7 @@ from spark_group_source.records.decode import Decoder
 from spark_group_source.text import some
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.response import Response
-from spark_group_source.wire.waiting import poll_readable
-
-PURPOSE = "fetch"
-CONNECT_TIME = 10.0
-"""Seconds after which a task connects to no further broker before it has requested new metadata: if many brokers do not
-answer, they may have other addresses now."""
 
 MAX_LISTED = 5
 """Maximum number of ranges that an error lists with their problems."""
@@ -59,41 +49,6 @@ def read(task: FetchTask) -> Generator[pa.RecordBatch, None, None]:
         yield from TaskReader(task, cluster).batches()
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedPartition:
-    """One partition of a fetch: ``size`` bytes from ``offset`` on, which was the offset of ``position`` then."""
-
-    position: FetchPosition
-    offset: int
-    size: int
-
-    @property
-    def has_moved(self) -> bool:
-        """Whether the position has another offset now."""
-        return self.position.offset != self.offset
-
-
-@dataclass(frozen=True, slots=True)
-class InFlightFetch:
-    """A fetch without a response yet."""
-
-    broker: int
-    connection: Connection
-    requested: Sequence[RequestedPartition]
-    max_bytes: int
-    sent_at: float
-    deadline: Deadline
-
-    @property
-    def positions(self) -> list[FetchPosition]:
-        """The positions to fetch for."""
-        return [requested.position for requested in self.requested]
-
-    def advanced(self) -> bool:
-        """Whether the response brought any position further."""
-        return any(requested.position.offset > requested.offset for requested in self.requested)
-
-
 class TaskReader:
     """Reads one task once."""
 
@@ -107,37 +62,30 @@ class TaskReader:
         self._kept = ReadAheadBuffer(task.query_id)
         self._replicas = PreferredReplicas(task.wire.rack, task.wire.metadata_max_age, clock)
         self._errors = FetchErrorHandler(task, cluster, self._replicas, clock)
-        self._selection = BrokerSelection(cluster, self._replicas, self._errors)
-        self._in_flight: dict[int, InFlightFetch] = {}
+        self._fetches = Fetches(cluster, settings, self._positions, self._replicas, self._errors, clock)
         self._last_progress = clock()
-
-    @property
-    def _max_wait(self) -> float:
-        """Maximum seconds that a broker waits for records: one that waits longer than the client would look silent."""
-        client = min(self._cluster.options.request_timeout, self._settings.poll_timeout)
-        return min(self._settings.max_wait, client / 2)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, by offset within each partition. Call it once."""
         kept = self._take_kept()
         if kept:
-            self._send_fetches()
+            self._fetches.send()
             yield from self._kept_rows(kept)
             self._last_progress = self._clock()
         while not all(position.done for position in self._positions):
-            self._send_fetches()
-            for broker in self._wait_for_responses():
-                yield from self._received_rows(self._in_flight.pop(broker))
+            self._fetches.send()
+            for broker in self._fetches.wait(self._stuck_at):
+                yield from self._received_rows(self._fetches.take(broker))
             self._check_poll_timeout()
 
     def _received_rows(self, fetch: InFlightFetch) -> Iterator[pa.RecordBatch]:
         """The rows of the response to a fetch. Fetches more before it decodes them."""
-        response = self._receive(fetch)
+        response = self._fetches.receive(fetch)
         partitions: list[PartitionRecords] = []
         if response is not None:
             partitions = self._handle_response(response, fetch)
         # The next response arrives while this one is decoded.
-        self._send_fetches()
+        self._fetches.send()
         yield from self._rows(partitions, partial(self._handle_damage, fetch))
         if response is not None:
             fetch.connection.reuse_buffer(response)
@@ -204,119 +152,8 @@ class TaskReader:
     def _handle_damage(self, fetch: InFlightFetch, position: FetchPosition, error: RecordsError) -> None:
         """Drops the connection that damaged records came from, and lets the position fetch them again."""
         self._kept.remove(position.range, error.happened)
-        fetch.connection.close()
-        later = self._in_flight.get(fetch.broker)
-        if later is not None and later.connection is fetch.connection:
-            del self._in_flight[fetch.broker]
+        self._fetches.drop_connection(fetch)
         self._errors.handle_damage(position, error)
-
-    def _send_fetches(self) -> None:
-        """Sends a fetch to every broker that has due positions and no fetch in flight."""
-        by_broker: dict[int, list[FetchPosition]] = defaultdict(list)
-        for position, broker in self._selection.brokers(self._due()):
-            by_broker[broker].append(position)
-        connect_by = Deadline.after(CONNECT_TIME, self._clock)
-        idle = [broker for broker in by_broker if broker not in self._in_flight]
-        for broker in sorted(idle, key=self._preference):
-            throttled = self._cluster.throttle_remaining(broker, PURPOSE)
-            if throttled:
-                self._wait_for_throttling(broker, by_broker[broker], throttled)
-            else:
-                self._send(broker, by_broker[broker], connect_by)
-
-    def _due(self) -> list[FetchPosition]:
-        """The positions to fetch now: those without a delay, and not in a fetch in flight."""
-        now = self._clock()
-        in_flight: set[int] = set()
-        for fetch in self._in_flight.values():
-            for requested in fetch.requested:
-                in_flight.add(id(requested.position))
-        due = []
-        for position in self._positions:
-            is_delayed = position.next_fetch_at > now
-            if position.done or is_delayed or id(position) in in_flight:
-                continue
-            due.append(position)
-        return due
-
-    def _wait_for_throttling(self, broker: int, positions: list[FetchPosition], seconds: float) -> None:
-        """Delays the fetches of one broker. The task still reads from the others."""
-        for position in positions:
-            position.next_fetch_at = self._clock() + seconds
-            position.last_problem = f"broker {broker} throttles this client"
-
-    def _preference(self, broker: int) -> tuple[bool, int]:
-        """Sorts connected brokers first, and last those whose connections have failed: the others need not wait."""
-        return not self._cluster.is_connected(broker, PURPOSE), self._cluster.failures(broker)
-
-    def _send(self, broker: int, positions: list[FetchPosition], connect_by: Deadline) -> None:
-        if connect_by.expired() and not self._cluster.is_connected(broker, PURPOSE):
-            self._errors.back_off(positions, f"other brokers did not answer, and broker {broker} was not tried")
-            return
-        deadline = self._errors.deadline()
-        max_bytes = max(self._settings.max_bytes, *(position.partition_max_bytes for position in positions))
-        request = build_request(
-            [FetchPartition(p.tp, p.topic_id, p.offset, p.partition_max_bytes, p.leader_epoch) for p in positions],
-            max_wait=self._max_wait,
-            max_bytes=max_bytes,
-            read_committed=self._settings.read_committed,
-            min_bytes=self._settings.min_bytes,
-            rack=self._replicas.rack({position.tp for position in positions}),
-        )
-        try:
-            patience = deadline.at_most(self._cluster.patience(broker))
-            connection = self._cluster.connection(broker, patience, PURPOSE)
-            connection.send(request, deadline)
-        except RetriableError as error:
-            self._errors.back_off(positions, error.happened)
-            return
-        requested = [RequestedPartition(p, p.offset, p.partition_max_bytes) for p in positions]
-        self._in_flight[broker] = InFlightFetch(broker, connection, requested, max_bytes, self._clock(), deadline)
-
-    def _wait_for_responses(self) -> list[int]:
-        """The brokers whose response has begun to arrive; waits for the first, and gives up on overdue ones.
-
-        The wait also ends when the backoff of a position does.
-        """
-        now = self._clock()
-        left = self._stuck_at - now
-        delays = self._delays(now)
-        if not self._in_flight:
-            pause = 0.0
-            if delays:
-                pause = max(0.0, min(*delays, left))
-            time.sleep(pause)
-            return []
-        request_timeouts = [fetch.deadline.remaining() for fetch in self._in_flight.values()]
-        broker_of = {fetch.connection.fileno(): broker for broker, fetch in self._in_flight.items()}
-        readable = poll_readable(broker_of, min(*delays, *request_timeouts, left))
-        ready = [broker_of[descriptor] for descriptor in readable]
-        self._give_up_overdue(ready)
-        return ready
-
-    def _delays(self, now: float) -> list[float]:
-        """Seconds until the next fetch of each position that has a delay."""
-        delays = []
-        for position in self._positions:
-            if position.next_fetch_at > now and not position.done:
-                delays.append(position.next_fetch_at - now)
-        return delays
-
-    def _give_up_overdue(self, ready: Sequence[int]) -> None:
-        """Closes the connections of brokers that did not answer in time; ``ready`` have."""
-        overdue = [broker for broker, fetch in self._in_flight.items() if fetch.deadline.expired()]
-        for broker in set(overdue).difference(ready):
-            fetch = self._in_flight.pop(broker)
-            fetch.connection.close()
-            timeout = self._cluster.options.request_timeout
-            self._errors.back_off(fetch.positions, f"broker {fetch.connection} did not answer within {timeout:.1f} s")
-
-    def _receive(self, fetch: InFlightFetch) -> Response | None:
-        try:
-            return fetch.connection.receive_raw(self._errors.deadline())
-        except RetriableError as error:
-            self._errors.back_off(fetch.positions, error.happened)
-            return None
 
     def _handle_response(self, response: Response, fetch: InFlightFetch) -> list[PartitionRecords]:
         """The records of the ranges in a response; advances the positions."""
@@ -384,7 +221,7 @@ class TaskReader:
         at once, as is one for more bytes or to another broker. An error has its own backoff.
         """
         min_pause = self._cluster.options.retry_backoff
-        max_pause = max(self._max_wait, min_pause)
+        max_pause = max(self._fetches.max_wait, min_pause)
         for requested in fetch.requested:
             position = requested.position
             backs_off = position.next_fetch_at > self._clock()

@@ -160,7 +160,7 @@ def substituted(*tests: str) -> Iterator[None]:
             put(module, "Connection", network.Connection)
     modules = sys.modules
     put(modules["spark_group_source.group.member"], "WakeupPipe", scheduler.Wakeup)
-    for name in ("wire.waiting", "fetch.reader"):
+    for name in ("wire.waiting", "fetch.fetches"):
         put(modules[f"spark_group_source.{name}"], "poll_readable", poll_readable)
     put(modules["tests.fake.kafka"], "FakeBroker", network.Broker)
     stream = modules["spark_group_source.spark.stream"]

@@ -20,7 +20,7 @@ from spark_group_source.errors import (
     ProtocolError,
     TopicError,
 )
-from spark_group_source.fetch import cluster_pool, reader
+from spark_group_source.fetch import cluster_pool
 from spark_group_source.fetch.error_handler import MAX_ATTEMPTS
 from spark_group_source.fetch.position import FetchPosition
 from spark_group_source.fetch.reader import TaskReader, read
@@ -659,7 +659,7 @@ def test_leaders_that_have_all_moved_away_silently_are_looked_up_before_each_is_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reachability, "FIRST_PATIENCE", 1.0)
-    monkeypatch.setattr(reader, "CONNECT_TIME", 0.5)
+    monkeypatch.setattr("spark_group_source.fetch.fetches.CONNECT_TIME", 0.5)
     former = range(1, 13)
     with FakeKafka(brokers=13) as fake:
         fake.create_topic("t", partitions=len(former))
