@@ -162,12 +162,18 @@ def _is_of_partition(error_code: int) -> bool:
     return error_action(error_code) in (ErrorAction.SKIP, ErrorAction.TRIM_METADATA)
 
 
+LOOKUPS = ""
+"""The purpose of the connection for offsets: that of a thread's other lookups and not that of the membership. A thread
+sends one request at a time. If its query ends meanwhile, that connection is closed, and the member leaves over the
+other one."""
+
+
 class GroupOffsets:
     """The offsets of one group, over one thread's cluster."""
 
     def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings
-        self._client = CoordinatorClient(cluster, settings.group_id, "offsets", timings, settings.coordinator)
+        self._client = CoordinatorClient(cluster, settings.group_id, LOOKUPS, timings, settings.coordinator)
 
     def commit(
         self,

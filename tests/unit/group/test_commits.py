@@ -20,6 +20,7 @@ from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka, Fault
 from tests.unit.hand_clock import Hand
@@ -55,6 +56,29 @@ def test_a_lookup_of_committed_offsets_has_a_timeout(fake: FakeKafka, offsets: G
     assert isinstance(failure, RequestFailed)
     assert "did not answer OffsetFetchRequest within " in failure.reason
     assert time.monotonic() - began < TIMEOUT / 2
+
+
+def test_offsets_share_the_connection_of_other_lookups(fake: FakeKafka, offsets: GroupOffsets) -> None:
+    assert not isinstance(offsets.committed([TP], Deadline.after(TIMEOUT)), RequestFailed)
+    opened = fake.request_count("ApiVersions")
+    offsets._client._cluster.metadata_from(1, ["t"], Deadline.after(TIMEOUT))
+    assert fake.request_count("ApiVersions") == opened
+
+
+def test_a_member_leaves_over_its_open_connection_although_its_lookup_of_offsets_is_interrupted(
+    fake: FakeKafka, offsets: GroupOffsets
+) -> None:
+    membership = MembershipRequests(offsets._client._cluster, SETTINGS)
+    assert membership.leave("m", "a test", Deadline.after(TIMEOUT)), "it is no member"
+    assert not isinstance(offsets.committed([TP], Deadline.after(TIMEOUT)), RequestFailed)
+    opened = fake.request_count("ApiVersions")
+    fake.next("OffsetFetch", Fault(silent=True))
+    with closing(WakeupPipe()) as ending:
+        ending.set()
+        with pytest.raises(Interrupted):
+            offsets.committed([TP], Deadline.after(TIMEOUT, wakeup=ending))
+    assert membership.leave("m", "a test", Deadline.after(TIMEOUT))
+    assert fake.request_count("ApiVersions") == opened
 
 
 def test_an_unknown_partition_does_not_count_as_one_without_a_commit(fake: FakeKafka, offsets: GroupOffsets) -> None:
