@@ -45,7 +45,7 @@ from spark_group_source.group.membership import (
 )
 from spark_group_source.group.protocol import LEAVE_TIMEOUT, GroupProtocol, MemberContext
 from spark_group_source.group.rebalance_listener import RebalanceListener
-from spark_group_source.group.rejection import LOOKUP_TIMEOUT, explain
+from spark_group_source.group.rejected_join import LOOKUP_TIMEOUT, explain
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import Partitions

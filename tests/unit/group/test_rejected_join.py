@@ -9,11 +9,11 @@ import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupError
-from spark_group_source.group import rejection
+from spark_group_source.group import rejected_join
 from spark_group_source.group.description import GroupDescription, MemberDescription
 from spark_group_source.group.error_actions import ErrorAction, fatal
 from spark_group_source.group.membership import RequestFailed
-from spark_group_source.group.rejection import explain
+from spark_group_source.group.rejected_join import explain
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.wire.wire_options import WireOptions
@@ -31,8 +31,8 @@ def explained(
 ) -> GroupError:
     """The error of a join, where lookups of the group have these results in turn, and the last one from then on."""
     results = list(described)
-    monkeypatch.setattr(rejection, "describe", lambda *_: results.pop(0) if len(results) > 1 else results[0])
-    monkeypatch.setattr(rejection, "LOOKUP_BACKOFF", 0.001)
+    monkeypatch.setattr(rejected_join, "describe", lambda *_: results.pop(0) if len(results) > 1 else results[0])
+    monkeypatch.setattr(rejected_join, "LOOKUP_BACKOFF", 0.001)
     client: Any = Mock()
     client.supports.return_value = new
     error = fatal("JoinGroup", "g", error_code, broker_message="Because.")
@@ -102,7 +102,7 @@ def test_without_a_description_the_error_keeps_its_advice(
 
 
 def test_an_answer_that_cannot_be_read_does_not_replace_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejection, "describe", Mock(side_effect=IndexError("no group")))
+    monkeypatch.setattr(rejected_join, "describe", Mock(side_effect=IndexError("no group")))
     error = fatal("JoinGroup", "g", 23)
     failure = RequestFailed(ErrorAction.FATAL, str(error), error=error)
     assert explain(failure, Mock(), SETTINGS, Deadline.after(0.05)) is failure
