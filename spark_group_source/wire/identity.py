@@ -56,9 +56,11 @@ class ClusterIdentity:
         Returns:
             Whether another cluster was taken for the right one until now.
         """
+        if not cluster_id:
+            return False
         with self._lock:
-            former, self._id = self._id, cluster_id or self._id
-            return not _may_be_same(former, self._id)
+            former, self._id = self._id, cluster_id
+        return not _may_be_same(former, cluster_id)
 
     def check(self, reported: str | None, broker: str) -> None:
         """Checks the cluster id that a broker reports, and keeps the first one.
@@ -71,12 +73,15 @@ class ClusterIdentity:
         Raises:
             OtherCluster: the id is another one.
         """
+        if not reported:
+            return
         with self._lock:
-            self._id = self._id or reported or ""
-            if _may_be_same(self._id, reported or ""):
+            if not self._id:
+                self._id = reported
+            if _may_be_same(self._id, reported):
                 return
             warning_due = self._warning_of(broker).try_acquire()
-        ids = printable(reported or "", _MOST), printable(self._id, _MOST)
+        ids = printable(reported, _MOST), printable(self._id, _MOST)
         if warning_due:
             log.warning(
                 "broker %s belongs to cluster '%s', and this query reads cluster '%s': treating it as unavailable."
@@ -89,7 +94,9 @@ class ClusterIdentity:
         )
 
     def _warning_of(self, broker: str) -> LogEvery:
-        warning = self._warnings.pop(broker, None) or LogEvery(WARN_AGAIN, self._clock)
+        warning = self._warnings.pop(broker, None)
+        if warning is None:
+            warning = LogEvery(WARN_AGAIN, self._clock)
         self._warnings[broker] = warning
         if len(self._warnings) > MAX_WARNED:
             del self._warnings[next(iter(self._warnings))]
@@ -101,4 +108,6 @@ def _may_be_same(cluster_id: str, other: str) -> bool:
 
     Case does not count: an id may be a host name (as of Azure Event Hubs), which a client may write in any case.
     """
-    return not (cluster_id and other) or cluster_id.casefold() == other.casefold()
+    if not cluster_id or not other:
+        return True
+    return cluster_id.casefold() == other.casefold()
