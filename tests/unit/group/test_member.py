@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from spark_group_source.clock import Deadline
 from spark_group_source.group.classic.states import HeartbeatSucceeded, Join, Joined, Sync, Synced
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.member import Member
@@ -122,3 +123,16 @@ def test_an_event_steps_the_state_machine_once_with_what_is_awaited_and_the_time
     life.member.post(Synced(BOTH, 45.0))
     assert events[7:] == ["AwaitedChanged", "Synced", "Tick"], "a success extends the session first"
     assert life.member._state.phase is Phase.STABLE
+
+
+def test_a_commit_that_is_rejected_loses_what_its_own_generation_assigned_and_no_later_one(life: Life) -> None:
+    for event in (Joined("m", 1, -1), Synced(BOTH, 45.0)):
+        life.member.post(event)
+    former = life.member.snapshot()
+    for event in (Joined("m", 2, 1), Synced(BOTH, 45.0)):
+        life.member.post(event)
+    rejected, deadline = RequestFailed(ErrorAction.RESET_GENERATION, "why"), Deadline.after(0.0, life.hand)
+    assert life.member.commit_rejected(former, rejected, deadline) is None
+    assert life.member.snapshot().owned.keys() == BOTH
+    assert life.member.commit_rejected(life.member.snapshot(), rejected, deadline) is None
+    assert life.member.snapshot().owned == {}
