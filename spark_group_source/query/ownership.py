@@ -89,7 +89,9 @@ class AssignedPartitions:
 
     def retry_due(self, me: Membership) -> float:
         """When :meth:`retry_pending` has something to do, in seconds of the clock. Caller: the member's thread."""
-        return self._retry_timer.due_at if self._to_retry(me) else math.inf
+        if not self._to_retry(me):
+            return math.inf
+        return self._retry_timer.due_at
 
     def partitions_revoked(self, partitions: Partitions) -> None:
         """Removes revoked partitions. Caller: the member's thread."""
@@ -128,14 +130,18 @@ class AssignedPartitions:
         It also looks whether a late commit has moved the group back. The delay grows while unresolved start positions
         block other partitions. Caller: both threads, the query with its ``clients``; one at a time retries.
         """
-        in_progress = clients is not None and not self.committer.ended()
-        clients = clients or self._member_clients
+        in_progress = False
+        if clients is None:
+            clients = self._member_clients
+        else:
+            in_progress = not self.committer.ended()
         if me.phase is Phase.REVOKING and deadline is not None:
             deadline = deadline.at_most(me.revoke_by - self._clock())
         self._renew_if_due()
         if not self._to_retry(me, in_progress) or not self._retry_timer.try_acquire():
             return
-        if unresolved := self._unresolved(me):
+        unresolved = self._unresolved(me)
+        if unresolved:
             self.verify(me, clients, deadline)
             self.resolve(unresolved, me, clients, deadline)  # and commits
         else:
@@ -194,7 +200,7 @@ class AssignedPartitions:
             GroupSourceError: the membership failed.
         """
         me = membership()
-        if not any(owned.has_work for owned in self.tracker.pending(me).values()):
+        if not self._has_pending_work(me):
             deadline = deadline.at_most(self._options.commit_timeout)  # for starts the others wait no longer
         backoff = Backoff(self._options.wire.retry_backoff, self._options.wire.retry_backoff_max)
         tried |= self.tracker.pending(me)
@@ -205,6 +211,10 @@ class AssignedPartitions:
             waiting.sleep(seconds, deadline)
             me = membership()
             tried |= self.tracker.pending(me)
+
+    def _has_pending_work(self, me: Membership) -> bool:
+        """Whether a completed batch is to be committed, and not only where partitions start."""
+        return any(owned.has_work for owned in self.tracker.pending(me).values())
 
     def _try_last_commit(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
         """Whether no further try is needed, or none would help."""
@@ -217,8 +227,11 @@ class AssignedPartitions:
             return True
 
     def _to_retry(self, me: Membership, in_progress: bool = False) -> bool:
-        pending = not in_progress and self.tracker.pending(me)  # planning continues during a commit
-        return bool(self._unresolved(me) or pending or self.tracker.unsettled(me))
+        """Whether a start, a commit or a check for late commits is to be tried again. Planning continues during a
+        commit that is in progress."""
+        if not in_progress and self.tracker.pending(me):
+            return True
+        return bool(self._unresolved(me) or self.tracker.unsettled(me))
 
     def _unresolved(self, me: Membership) -> Partitions:
         """Of those that are revoked, only the ones for which the revocation waits: it has a deadline."""
@@ -232,12 +245,14 @@ class AssignedPartitions:
         unsettled = self.tracker.unsettled(me)
         if not unsettled:
             return True
-        deadline = deadline or Deadline.after(self._options.commit_timeout)
+        if deadline is None:
+            deadline = Deadline.after(self._options.commit_timeout)
         found = clients.offsets.committed(unsettled, deadline, me, unavailable={})
         if isinstance(found, RequestFailed):
             log.debug("group %s: the committed offsets are not verified: %s", self._group_id, found.reason)
             return False
-        if moved := self.tracker.verify(found):
+        moved = self.tracker.verify(found)
+        if moved:
             log.info("group %s: a late commit moved %s back; it is committed again", self._group_id, names(moved))
         return True
 
@@ -250,7 +265,8 @@ class AssignedPartitions:
         """
         began = self._clock()
         timeout = self.resolver.timeout
-        deadline = deadline or Deadline.after(timeout + self._options.commit_timeout)
+        if deadline is None:
+            deadline = Deadline.after(timeout + self._options.commit_timeout)
         readable = self.permissions.readable(partitions, clients.cluster, deadline)
         self.tracker.start_denied(partitions - readable)
         with self.tracker.start_lookup(readable) as lookup:
@@ -268,14 +284,21 @@ class AssignedPartitions:
 
     def _lookup_backoff(self, me: Membership, took: float) -> float:
         """Seconds until the next lookup of unresolved start positions, after one that ``took`` so many seconds."""
-        unresolved = self.tracker.unresolved(me)
-        blocks_others = unresolved and self.tracker.positions(me) and not self.tracker.uncommitted() - unresolved
-        if not blocks_others:
+        if not self._blocks_others(me):
             self._failed_lookups.reset()
             return 0.0
         return max(min(took * RESOLVE_BACKOFF_FACTOR, RESOLVE_BACKOFF_MAX), self._failed_lookups.next())
 
+    def _blocks_others(self, me: Membership) -> bool:
+        """Whether lookups of starts keep the query from reading its other partitions, and nothing is to be committed
+        for a revocation."""
+        unresolved = self.tracker.unresolved(me)
+        if not unresolved or not self.tracker.positions(me):
+            return False
+        return not self.tracker.uncommitted() - unresolved
+
     def _raise_unless_retriable(self, error: GroupSourceError) -> None:
+        """Raises an error of a lookup of starts, unless the lookup may succeed later or without some topics."""
         if isinstance(error, RetriableError):
             return
         if isinstance(error, BrokerError) and error.unauthorized_topics:
@@ -299,8 +322,11 @@ class AssignedPartitions:
         committed elsewhere, its next owner would start at the end in the former topic.
         """
         positions = self.tracker.positions(me).items()
-        former = frozenset(tp for tp, at in positions if at.topic_id != ids.get(tp.topic, at.topic_id))
-        partitions = self.tracker.assigned_in(ids, former)
+        former = set()
+        for tp, at in positions:
+            if at.topic_id != ids.get(tp.topic, at.topic_id):
+                former.add(tp)
+        partitions = self.tracker.assigned_in(ids, frozenset(former))
         starts = dict.fromkeys(partitions, Start(0, StartRule.RECREATED))
         starts |= self.resolver.starting_offsets.earliest(partitions, clients)
         self.tracker.restart_topics(ids, starts)

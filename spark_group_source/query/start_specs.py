@@ -29,7 +29,9 @@ def _named(spec: StartSpec) -> Mapping[TopicPartition, int | Earliest | Latest]:
     """What ``spec`` has for each partition that it names."""
     if isinstance(spec, SpecificOffsets):
         return spec.offsets
-    return spec.timestamps if isinstance(spec, AtTimestamp) and isinstance(spec.timestamps, Mapping) else {}
+    if isinstance(spec, AtTimestamp) and isinstance(spec.timestamps, Mapping):
+        return spec.timestamps
+    return {}
 
 
 def check_names(spec: StartSpec, existing: Collection[TopicPartition]) -> None:
@@ -49,8 +51,11 @@ def _check(spec: StartSpec, existing: Collection[TopicPartition], unknown: Colle
     missing = _missing(spec, existing)
     if not missing and not unknown:
         return
-    wrong = [f"missing: {names(missing)}"] if missing else []
-    wrong += [f"not in the subscription: {names(unknown)}"] if unknown else []
+    wrong = []
+    if missing:
+        wrong.append(f"missing: {names(missing)}")
+    if unknown:
+        wrong.append(f"not in the subscription: {names(unknown)}")
     assert isinstance(spec, (SpecificOffsets, AtTimestamp))
     raise OptionError(
         f"Option '{spec.option}' must name exactly the partitions of the subscription; {'; '.join(wrong)}.",
@@ -73,15 +78,29 @@ def _complete_json(
     """The JSON with the values of a spec for what exists, and with the usual one for what it leaves out."""
     named = _named(spec)
     if isinstance(spec, AtTimestamp):
-        return as_json({tp: named.get(tp, min(named.values(), key=_time)) for tp in existing})
-    default = spec.others or (Latest() if spec.option == "endingOffsets" else Earliest())
+        earliest_time = min(named.values(), key=_time)
+        return as_json({tp: named.get(tp, earliest_time) for tp in existing})
     topics = {topic: offset for topic, offset in spec.topics.items() if topic not in unknown}
-    offsets = {tp: named.get(tp, default) for tp in existing if tp.topic not in topics}
+    offsets = {}
+    for tp in existing:
+        if tp.topic not in topics:
+            offsets[tp] = named.get(tp, _usual_offset(spec))
     return as_json(offsets, spec.others, topics)
 
 
+def _usual_offset(spec: SpecificOffsets) -> int | Earliest | Latest:
+    """What a spec has for the partitions that it does not name, or what is usual for its option."""
+    if spec.others:
+        return spec.others
+    if spec.option == "endingOffsets":
+        return Latest()
+    return Earliest()
+
+
 def _time(value: int | Earliest | Latest) -> int:
-    return value if isinstance(value, int) else 0
+    if isinstance(value, int):
+        return value
+    return 0
 
 
 def resolve_spec(
@@ -99,11 +118,25 @@ def resolve_spec(
     """
     _check(spec, {*partitions, *_named(spec)}, unknown=())
     if isinstance(spec, SpecificOffsets):
-        offsets = {tp: offset for tp in partitions if (offset := spec.of(tp)) is not None}
+        offsets = _offsets_of(spec, partitions)
         return raise_or_clamp(offsets, look_up, fail_on_data_loss, f"Option '{spec.option}' has")
     if isinstance(spec, AtTimestamp):
         return _at_timestamp(spec, partitions, look_up)
-    return dict(look_up(dict.fromkeys(partitions, EARLIEST if isinstance(spec, Earliest) else LATEST)))
+    if isinstance(spec, Earliest):
+        return dict(look_up(dict.fromkeys(partitions, EARLIEST)))
+    return dict(look_up(dict.fromkeys(partitions, LATEST)))
+
+
+def _offsets_of(
+    spec: SpecificOffsets, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int | Earliest | Latest]:
+    """What a spec has for those of these partitions for which it has anything."""
+    offsets = {}
+    for tp in partitions:
+        offset = spec.of(tp)
+        if offset is not None:
+            offsets[tp] = offset
+    return offsets
 
 
 def raise_or_clamp(
@@ -120,11 +153,9 @@ def raise_or_clamp(
     """
     earliest, latest = look_up(dict.fromkeys(offsets, EARLIEST)), look_up(dict.fromkeys(offsets, LATEST))
     clamped, outside = {}, []
-    for tp, spec in sorted(offsets.items(), key=lambda item: item[0]):
-        if tp not in earliest or tp not in latest:
-            continue
+    for tp in sorted(offsets.keys() & earliest.keys() & latest.keys()):
         start, end = earliest[tp], latest[tp]
-        offset = start if isinstance(spec, Earliest) else end if isinstance(spec, Latest) else spec
+        offset = _offset_in(start, end, offsets[tp])
         clamped[tp] = min(max(offset, start), end)
         if offset != clamped[tp]:
             outside.append(f"{offset} for {tp}, whose log holds [{start}, {end})")
@@ -140,18 +171,41 @@ def raise_or_clamp(
     return clamped
 
 
+def _offset_in(start: int, end: int, spec: int | Earliest | Latest) -> int:
+    """What a spec means for a log that holds ``[start, end)``."""
+    if isinstance(spec, Earliest):
+        return start
+    if isinstance(spec, Latest):
+        return end
+    return spec
+
+
 def _at_timestamp(
     spec: AtTimestamp, partitions: Iterable[TopicPartition], look_up: LookUp
 ) -> dict[TopicPartition, int]:
-    times = {tp: spec.timestamps if isinstance(spec.timestamps, int) else spec.timestamps[tp] for tp in partitions}
-    # The ends first: a record that is written between the two lookups lies behind the end, and is read later.
-    ends = look_up(dict.fromkeys(times, LATEST)) if spec.or_latest else {}
-    offsets = look_up(times)
-    too_late = sorted(tp for tp, offset in offsets.items() if offset < 0)
+    times = _times_of(spec, partitions)
+    ends: Offsets = {}
+    if spec.or_latest:
+        # First: a record that is written between the two lookups lies behind the end, and is read later.
+        ends = look_up(dict.fromkeys(times, LATEST))
+    found, too_late = {}, []
+    for tp, offset in look_up(times).items():
+        if offset >= 0:
+            found[tp] = offset
+        elif tp in ends:
+            found[tp] = ends[tp]
+        else:
+            too_late.append(tp)
     if too_late and not spec.or_latest:
+        too_late.sort()
         raise OptionError(
             f"{names(too_late)} has no record at or after the time in option '{spec.option}' ({times[too_late[0]]}).",
             "Give an earlier time, or set 'startingOffsetsByTimestampStrategy' to latest to start at the end.",
         )
-    offsets = {tp: offset if offset >= 0 else ends.get(tp, -1) for tp, offset in offsets.items()}
-    return {tp: offset for tp, offset in offsets.items() if offset >= 0}
+    return found
+
+
+def _times_of(spec: AtTimestamp, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    if isinstance(spec.timestamps, int):
+        return dict.fromkeys(partitions, spec.timestamps)
+    return {tp: spec.timestamps[tp] for tp in partitions}

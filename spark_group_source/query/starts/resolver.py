@@ -120,11 +120,10 @@ class StartOffsetResolver:
         Raises:
             GroupSourceError: a leader permanently rejects the lookup of an end offset.
         """
-        reset = self._options.reset_offsets_on_start
         added = existing
         if not logged.is_empty:
             added = self._added(logged, existing)
-        elif not reset:
+        elif not self._options.reset_offsets_on_start:
             self._unchecked_commits = frozenset(existing)
         offsets = dict(logged.pinned_starts)
         for tp, start in self.starting_offsets.pin_latest(added, clients, confirmed=confirmed).items():
@@ -132,15 +131,18 @@ class StartOffsetResolver:
                 offsets[tp] = start
         if not logged.is_empty:  # what was added since the first start did not exist then
             self.starting_offsets.confirmed = True
-        pinned = PinnedStarts(offsets)
-        if reset:
-            nothing_assigned_yet = not logged.ranges and not logged.resets
-            pinned = PinnedStarts(offsets, logged.resets, reset_first_assignment=nothing_assigned_yet)
-        self._tracker.restore(logged, pinned)
+        self._tracker.restore(logged, self._pinned(logged, offsets))
         self._warnings.restore(logged)
         now = round(time.time() * 1000)
         if replayed:
             self._replayed = {read.tp: replace(read, lineage=now) for read in logged.reads()}
+
+    def _pinned(self, logged: BatchOffset, offsets: PinnedOffsets) -> PinnedStarts:
+        """The pinned starts of a query that has logged this offset."""
+        if not self._options.reset_offsets_on_start:
+            return PinnedStarts(offsets)
+        nothing_assigned_yet = not logged.ranges and not logged.resets
+        return PinnedStarts(offsets, logged.resets, reset_first_assignment=nothing_assigned_yet)
 
     def _added(self, logged: BatchOffset, existing: PinnedOffsets) -> PinnedOffsets:
         """Partitions that were added to ``subscribe`` or ``assign`` since; a pattern stays as it was."""
