@@ -90,8 +90,7 @@ class DataLossCheck:
         diverged = self._epochs.diverged(owned, self._end_offsets.epochs)
         truncated: Offsets = {}
         if not diverged:
-            past_end = {tp: positions[tp] for tp, end in end_offsets.items() if end < positions[tp]}
-            truncated = self._truncation.ends_before(self._epochs.confirmed(past_end))
+            truncated = self._truncation.ends_before(self._epochs.confirmed(_past_end(positions, end_offsets)))
         diverged, truncated = self._in_same_topics(diverged), self._in_same_topics(truncated)
         # These lookups may have refreshed the metadata of the topics.
         if self._raise_or_restart_recreated(topics, me):
@@ -210,3 +209,12 @@ class DataLossCheck:
             f" continue at {resumes_at}.",
             f"The query continues at {resumes_at}",
         )
+
+
+def _past_end(positions: Offsets, end_offsets: Offsets) -> dict[TopicPartition, int]:
+    """The positions behind the ends of their logs."""
+    past_end = {}
+    for tp, end in end_offsets.items():
+        if end < positions[tp]:
+            past_end[tp] = positions[tp]
+    return past_end

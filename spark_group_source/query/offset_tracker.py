@@ -123,8 +123,12 @@ class OffsetTracker:
 
     def unresolved(self, me: Membership) -> Partitions:
         """Owned partitions without a position that no thread is looking up."""
+        unresolved = set()
         with self._lock:
-            return frozenset(tp for tp, owned in self._owned_by(me.owned).items() if owned.needs_lookup)
+            for tp, owned in self._owned_by(me.owned).items():
+                if owned.needs_lookup:
+                    unresolved.add(tp)
+        return frozenset(unresolved)
 
     def _owned_by(self, since: Mapping[TopicPartition, int]) -> dict[TopicPartition, OwnedPartition]:
         """The records of partitions that are owned since the same assignment as in a snapshot of the membership."""
@@ -203,8 +207,11 @@ class OffsetTracker:
         """
         with self._lock:
             # "Fixed rules say where a newly owned partition starts": those of this assignment, not of an earlier one.
-            unchanged = {tp for tp, owned in lookup.items() if self._owned.get(tp) is owned}
-            recorded = {tp: start for tp, start in starts.items() if tp in unchanged}
+            unchanged = self._unchanged(lookup)
+            recorded = {}
+            for tp, start in starts.items():
+                if tp in unchanged:
+                    recorded[tp] = start
             self._lineages.note(commit.lineage for commit in committed.values())
             for tp, lineage in self._lineages_of(recorded, began_at).items():
                 self._start(tp, recorded[tp], lineage, committed.get(tp), ids.get(tp.topic, ""))
@@ -212,6 +219,14 @@ class OffsetTracker:
                 lookup[tp].lookups += 1
             self._pin(recorded)
             return recorded
+
+    def _unchanged(self, records: Owned) -> set[TopicPartition]:
+        """The partitions that still have these records."""
+        unchanged = set()
+        for tp, owned in records.items():
+            if self._owned.get(tp) is owned:
+                unchanged.add(tp)
+        return unchanged
 
     def _lineages_of(self, starts: Mapping[TopicPartition, Start], began_at: float) -> dict[TopicPartition, int]:
         """The lineages in which partitions start. All those that are moved begin the same new one."""
@@ -264,9 +279,13 @@ class OffsetTracker:
 
     def positions(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
         """Copies of the readable partitions that have a position. Caller: the query."""
+        positions = {}
         readable = me.readable
         with self._lock:
-            return {tp: replace(owned) for tp, owned in self._owned_by(readable).items() if owned.start}
+            for tp, owned in self._owned_by(readable).items():
+                if owned.start is not None:
+                    positions[tp] = replace(owned)
+        return positions
 
     def advance_epochs(self, copies: Owned, now: Offsets) -> None:
         """Leaders of these later epochs hold all records before the positions in ``copies``. Caller: the query.
@@ -345,8 +364,12 @@ class OffsetTracker:
 
     def pending(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
         """The pending commits of partitions that ``me`` owns: :meth:`confirmed` and others take them."""
+        pending = {}
         with self._lock:
-            return {tp: owned for tp, owned in self._owned_by(me.owned).items() if owned.pending}
+            for tp, owned in self._owned_by(me.owned).items():
+                if owned.pending:
+                    pending[tp] = owned
+        return pending
 
     def completed_work(self) -> dict[TopicPartition, OwnedPartition]:
         """The pending commits of completed batches, also of partitions that the group may have taken away by now."""
@@ -370,11 +393,9 @@ class OffsetTracker:
         """The coordinator has rejected these commits; returns the partitions whose commits were not rejected before."""
         newly = set()
         with self._lock:
-            for tp, owned in rejected.items():
-                if self._owned.get(tp) is not owned:
-                    continue
-                owned.rejections += 1
-                if owned.rejections == 1:
+            for tp in self._unchanged(rejected):
+                rejected[tp].rejections += 1
+                if rejected[tp].rejections == 1:
                     newly.add(tp)
         return frozenset(newly)
 
@@ -433,7 +454,11 @@ class OffsetTracker:
             return self._uncommitted()
 
     def _uncommitted(self) -> Partitions:
-        return frozenset(tp for tp, owned in self._owned.items() if owned.delays_revocation)
+        uncommitted = set()
+        for tp, owned in self._owned.items():
+            if owned.delays_revocation:
+                uncommitted.add(tp)
+        return frozenset(uncommitted)
 
     def remove(self, partitions: Partitions) -> tuple[Partitions, Partitions]:
         """These were revoked or lost: the query plans and commits nothing of them now. Caller: the member's thread.

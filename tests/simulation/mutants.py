@@ -439,11 +439,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M21",
         4,
         "a start that was looked up before its partition was lost and came back is recorded",
-        (
-            Edit(
-                "self._owned.get(tp) is owned", "self._owned.get(tp) is not None", inside="OffsetTracker.record_starts"
-            ),
-        ),
+        (Edit("self._owned.get(tp) is owned", "self._owned.get(tp) is not None", inside="OffsetTracker._unchanged"),),
     ),
     Mutant(
         "M22",

@@ -190,14 +190,15 @@ class StartOffsetResolver:
         commits, unknown = self._committed(partitions, me, clients, deadline)
         partitions = self._tracker.assigned_in(ids, partitions - unknown)
         logged = self._tracker.logged(partitions, ids)
-        commits = {tp: commit for tp, commit in commits.items() if commit != logged.replaced.get(tp)}
+        commits = _without_replaced(commits, logged)
         self._warnings.check(commits, logged.ranges)
-        reset_before = {tp for tp, commit in commits.items() if commit.tagged_reset}
-        resets = (partitions & logged.pinned.resets) - reset_before
+        resets = set(partitions & logged.pinned.resets)
+        for tp, commit in commits.items():
+            if commit.tagged_reset:  # another process has reset it already
+                resets.discard(tp)
         restored = self._restored.find(commits, logged) - resets
-        return KnownOffsets(
-            partitions, ids, commits, logged, resets, restored, repeats=self._restored.to_repeat(restored)
-        )
+        repeats = self._restored.to_repeat(restored)
+        return KnownOffsets(partitions, ids, commits, logged, frozenset(resets), restored, repeats)
 
     def _by_rules(self, known: KnownOffsets, clients: KafkaClients, deadline: Deadline) -> Starts:
         """Where the partitions start: see the rules at the top of the module."""
@@ -257,6 +258,15 @@ class StartOffsetResolver:
 def _without(partitions: Partitions, commits: Commits) -> Commits:
     """The commits of all other partitions."""
     return {tp: commit for tp, commit in commits.items() if tp not in partitions}
+
+
+def _without_replaced(commits: Commits, logged: LoggedOffsets) -> Commits:
+    """The commits without those that this query has replaced, as far as it knows, by a new lineage of its own."""
+    followed = {}
+    for tp, commit in commits.items():
+        if commit != logged.replaced.get(tp):
+            followed[tp] = commit
+    return followed
 
 
 def _in_new_lineage(starts: Starts, partitions: Partitions, rule: StartRule) -> Starts:

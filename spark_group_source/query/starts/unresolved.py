@@ -25,7 +25,10 @@ class UnresolvedStarts:
 
     def note(self, partitions: Partitions, why: object) -> None:
         """These have no start position, because of ``why``."""
-        due = [tp for tp in sorted(partitions) if self._is_due(tp)]
+        due = []
+        for tp in sorted(partitions):
+            if self._is_due(tp):
+                due.append(tp)
         if due:
             log.warning("group %s: no start position for %s: %s", self._group_id, names(due), why)
 
