@@ -1,25 +1,11 @@
-"""Where newly assigned partitions start. A batch that Spark replays keeps its own ranges. For the batch after it,
-:meth:`StartOffsetResolver.resolve` applies to each partition, in this order:
+"""Where newly assigned partitions start, by the rules of "Where a partition starts" in ``DESIGN.md``.
 
-1. **A recreated topic**: if this lookup finds the topic's new id, the logged end, pinned start and reset are dropped.
-2. **A reset**: ``resetOffsetsOnStart`` drops the group's commit. It applies to the first assignment of a new checkpoint
-   only. A commit that another process wrote for this reset stays.
-3. **The group's commit or the checkpointed end offset**, whichever has the later lineage, or the further one of the
-   same lineage (:func:`.rules.resume_at`; the table of cases is under "Lineages" in ``DESIGN.md``).
-4. Without either, a **starting offset**:
-   a. for partitions that existed when the query first started, and those of topics or partitions that were added to the
-      options since: what ``latest`` was then (pinned, or found by ``latest_at_start.py`` if the leader did not answer
-      then), or another ``startingOffsets``, looked up now;
-   b. for other partitions that were added since: earliest. If that is above 0, ``failOnDataLoss`` applies;
-   c. for a recreated topic: earliest.
-5. **``startingOffsetsCallback``** may move any of these.
+:func:`.rules.log_starts` logs the offset and its :class:`.rules.StartRule`. A new reason to start elsewhere is a step
+in :meth:`StartOffsetResolver._by_rules`, and a rule with a name for the log.
 
-If the checkpoint lacks batches of its own query, ``restoredCheckpoint=repeat`` drops the group's commit as well, and
-``fail`` ends the query after rule 5 (``restored_checkpoint.py``).
-
-:func:`.rules.log_starts` logs the offset and its :class:`.rules.StartRule`. Once a partition has a position,
-``startingOffsets`` plays no part. The planner finds recreated topics and positions past the end of the log
-(``data_loss.py``); the task finds positions before the start of the log. Both then apply ``failOnDataLoss``.
+Once a partition has a position, ``startingOffsets`` plays no part. The planner finds recreated topics and positions
+past the end of the log (``data_loss.py``); the task finds positions before the start of the log. Both then apply
+``failOnDataLoss``.
 """
 
 from __future__ import annotations
@@ -161,7 +147,7 @@ class StartOffsetResolver:
         return RESOLVE_TIMEOUT + self._options.group.offset_fetch_timeout
 
     def resolve(self, lookup: Owned, me: Membership, clients: KafkaClients, deadline: Deadline) -> None:
-        """Records where the partitions start, by the rules above.
+        """Records where the partitions start.
 
         Those without a leader, or whose commit the coordinator does not return now, stay unresolved.
 
@@ -201,7 +187,7 @@ class StartOffsetResolver:
         return KnownOffsets(partitions, ids, commits, logged, frozenset(resets), restored, repeats)
 
     def _by_rules(self, known: KnownOffsets, clients: KafkaClients, deadline: Deadline) -> Starts:
-        """Where the partitions start: see the rules at the top of the module."""
+        """Where the partitions start, by the rules in ``DESIGN.md``."""
         logged = known.logged
         starts = self._resumed(known.partitions - known.resets, _without(known.repeats, known.commits), logged)
         without_start = known.partitions - starts.keys()

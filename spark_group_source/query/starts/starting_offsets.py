@@ -35,7 +35,7 @@ RESOLVE_TIMEOUT = 10.0
 
 
 class StartingOffsets:
-    """Looks up where partitions start that no commit and no logged batch decides (rule 4 of :mod:`.resolver`).
+    """Looks up where partitions start that no commit and no logged batch decides (rule 4 in ``DESIGN.md``).
 
     ``confirmed`` is whether enough brokers have said which partitions existed when the query first started. ``_latest``
     has what ``latest`` meant then, since ``_began_at``, in milliseconds since 1970.
