@@ -163,7 +163,7 @@ class BatchOffset:
         return not has_partitions and not self.group
 
     @classmethod
-    def of(cls, ranges: Iterable[OffsetRange], group: str = "") -> BatchOffset:
+    def from_ranges(cls, ranges: Iterable[OffsetRange], group: str = "") -> BatchOffset:
         """The offset with these ranges, one per partition."""
         return cls({offset_range.tp: offset_range for offset_range in ranges}, group)
 
@@ -237,7 +237,7 @@ class BatchOffset:
             raise CheckpointError(
                 f"The checkpoint has offsets of another source: {_shown(logged)}.", _NEW_CHECKPOINT
             ) from error
-        offset = cls.of(ranges, str(logged.get("group", "")))
+        offset = cls.from_ranges(ranges, str(logged.get("group", "")))
         return replace(
             offset,
             pinned_starts=starts,

@@ -22,14 +22,14 @@ from spark_group_source.offsets import (
 
 def test_equal_offsets_have_equal_json_text_whatever_the_order_of_their_ranges() -> None:
     ranges = [OffsetRange("b", 10, 0, 1, "idb"), OffsetRange("b", 9, 3, 3, "idb"), OffsetRange("a", 0, 5, 8, "ida")]
-    one, other = BatchOffset.of(ranges), BatchOffset.of(reversed(ranges))
+    one, other = BatchOffset.from_ranges(ranges), BatchOffset.from_ranges(reversed(ranges))
     assert json.dumps(one.as_json()) == json.dumps(other.as_json())
 
 
 def test_json_has_start_end_epoch_and_lineage_of_every_partition_the_topic_id_and_the_group() -> None:
     read = [OffsetRange("t", 1, 5, 9, "id", 3), OffsetRange("t", 0, 2, 2, "id")]
     moved = [OffsetRange("t", 2, 0, 1, "id", 3, 70), OffsetRange("t", 3, 0, 1, "id", -1, 70)]
-    offset = BatchOffset.of(read + moved, "g")
+    offset = BatchOffset.from_ranges(read + moved, "g")
     assert offset.as_json() == {
         "group": "g",
         "topics": {
@@ -40,7 +40,7 @@ def test_json_has_start_end_epoch_and_lineage_of_every_partition_the_topic_id_an
 
 
 def test_offsets_survive_json_text() -> None:
-    offset = BatchOffset.of([OffsetRange("t", n, n, n * 2, "id", n - 1, n % 3) for n in range(12)], "g")
+    offset = BatchOffset.from_ranges([OffsetRange("t", n, n, n * 2, "id", n - 1, n % 3) for n in range(12)], "g")
     assert BatchOffset.from_json(json.loads(json.dumps(offset.as_json()))) == offset
 
 
@@ -54,14 +54,14 @@ def test_pinned_starts_survive_json_text_and_are_read_without_the_id_and_epoch()
 
 
 def test_a_batch_that_repeats_the_last_one_has_another_json_text_and_no_other_batch_has_it() -> None:
-    offset = BatchOffset.of([OffsetRange("t", 0, 0, 3, "id")], "g")
+    offset = BatchOffset.from_ranges([OffsetRange("t", 0, 0, 3, "id")], "g")
     repeated = replace(offset, repeated=True)
     assert repeated.as_json() == {**offset.as_json(), "repeated": True}
     assert BatchOffset.from_json(json.loads(json.dumps(repeated.as_json()))) == repeated != offset
 
 
 def test_the_cluster_survives_json_text_and_is_left_out_if_it_is_unknown() -> None:
-    unknown = BatchOffset.of([OffsetRange("t", 0, 3, 7, "id")], "g")
+    unknown = BatchOffset.from_ranges([OffsetRange("t", 0, 3, 7, "id")], "g")
     known = replace(unknown, cluster="cluster 1")
     assert known.as_json() == {**unknown.as_json(), "cluster": "cluster 1"}
     assert BatchOffset.from_json(json.loads(json.dumps(known.as_json()))) == known != unknown
@@ -69,7 +69,7 @@ def test_the_cluster_survives_json_text_and_is_left_out_if_it_is_unknown() -> No
 
 
 def test_the_id_of_the_checkpoint_survives_json_text_and_is_left_out_before_there_is_one() -> None:
-    without = BatchOffset.of([OffsetRange("t", 0, 3, 7, "id")], "g")
+    without = BatchOffset.from_ranges([OffsetRange("t", 0, 3, 7, "id")], "g")
     checkpoint = new_checkpoint_id()
     assert re.fullmatch("[0-9a-f]{16}", checkpoint)
     assert checkpoint != new_checkpoint_id()
@@ -81,7 +81,7 @@ def test_the_id_of_the_checkpoint_survives_json_text_and_is_left_out_before_ther
 
 def test_version_1_offsets_are_read_with_unknown_epoch_and_group() -> None:
     logged = {"topics": {"t": {"id": "id", "partitions": {"0": [2, 2], "1": [5, 9]}}}, "version": 1}
-    expected = BatchOffset.of([OffsetRange("t", 0, 2, 2, "id", -1), OffsetRange("t", 1, 5, 9, "id", -1)], "")
+    expected = BatchOffset.from_ranges([OffsetRange("t", 0, 2, 2, "id", -1), OffsetRange("t", 1, 5, 9, "id", -1)], "")
     assert BatchOffset.from_json(logged) == expected
 
 

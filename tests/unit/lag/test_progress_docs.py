@@ -27,7 +27,7 @@ def documented_lag(progress: dict[str, Any]) -> dict[tuple[int, str, int], int]:
 @pytest.mark.parametrize("as_text", [False, True], ids=["classic", "connect"])
 def test_the_documented_code_computes_the_lag_of_each_partition(as_text: bool) -> None:
     ranges = [OffsetRange("topics", 0, 3, 23, "id", 4, 7), OffsetRange("u", 10, 7, 7), OffsetRange("v", 0, 1, 2)]
-    end = BatchOffset.of(ranges, "g").as_json()
+    end = BatchOffset.from_ranges(ranges, "g").as_json()
     latest = latest_offset_json({TopicPartition("topics", 0): 30, TopicPartition("u", 10): 7}, {"batches": 3})
     offsets = [json.dumps(each) if as_text else each for each in (end, latest)]
     sources = [{"startOffset": None, "endOffset": offsets[0], "latestOffset": offsets[1]}]

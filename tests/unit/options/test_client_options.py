@@ -128,7 +128,7 @@ def test_each_option_has_its_own_field_and_reaches_the_member_and_the_tasks() ->
 def partitions_of(given: dict[str, str], *ranges: OffsetRange) -> list[TaskPartition]:
     """The input partitions of a batch with these ranges."""
     reader = GroupStreamReader(parse_options(GOOD | given), source_schema(False), Application("app"))
-    found = reader.partitions(BatchOffset().as_json(), BatchOffset.of(ranges).as_json())
+    found = reader.partitions(BatchOffset().as_json(), BatchOffset.from_ranges(ranges).as_json())
     assert all(isinstance(each, TaskPartition) for each in found)
     return found  # type: ignore[return-value]
 
@@ -138,7 +138,7 @@ RANGE = OffsetRange("t", 0, 0, 10, "id")
 
 def test_tasks_of_a_stream_and_of_a_batch_query_know_their_cluster() -> None:
     reader = GroupStreamReader(parse_options(GOOD), source_schema(False), Application("app"))
-    logged = replace(BatchOffset.of([RANGE]), cluster="cluster 1").as_json()
+    logged = replace(BatchOffset.from_ranges([RANGE]), cluster="cluster 1").as_json()
     (partition,) = reader.partitions(BatchOffset().as_json(), logged)
     assert isinstance(partition, TaskPartition)
     assert partition.task.cluster_id == "cluster 1"

@@ -76,7 +76,9 @@ def test_all_other_partitions_may_have_a_word_and_a_topic_may_have_a_number() ->
     assert spec.digest != other.digest
 
 
-PROGRESS = BatchOffset.of([OffsetRange("t", 0, 3, 23, "id", 4), OffsetRange("t", 1, 7, 7, "id")], "g").as_json()
+PROGRESS = BatchOffset.from_ranges(
+    [OffsetRange("t", 0, 3, 23, "id", 4), OffsetRange("t", 1, 7, 7, "id")], "g"
+).as_json()
 
 
 def test_an_offset_of_a_progress_is_read_as_the_positions_it_shows() -> None:

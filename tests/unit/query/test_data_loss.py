@@ -469,7 +469,7 @@ def test_a_batch_replayed_after_an_election_is_data_loss_or_read_up_to_the_trunc
 def test_a_checkpoint_and_commits_without_epochs_are_read(fake: FakeKafka) -> None:
     reading = Query(fake).read_all()
     reading.close()
-    old = BatchOffset.of(
+    old = BatchOffset.from_ranges(
         OffsetRange(*each.tp, each.start, each.end, each.topic_id) for each in reading.end.ranges.values()
     )
     fake.commit("g", {("harmed", 0): 5, ("other", 0): 5}, COMMIT_TAG)
@@ -720,7 +720,7 @@ def test_latest_is_not_behind_an_epoch_that_ended_after_the_start(fake: FakeKafk
 
 def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
     tracker, me = OffsetTracker(), Membership(owned={HARMED: 1})
-    tracker.restore(BatchOffset.of([OffsetRange("harmed", 0, 0, 5, "id", 4)]), PinnedStarts())
+    tracker.restore(BatchOffset.from_ranges([OffsetRange("harmed", 0, 0, 5, "id", 4)]), PinnedStarts())
     tracker.partitions_assigned(frozenset({HARMED}), me)
     with tracker.start_lookup(frozenset({HARMED})) as lookup:
         tracker.record_starts(lookup, {HARMED: Start(5, StartRule.LOGGED)}, {}, {}, 0.0)

@@ -75,14 +75,14 @@ def test_starting_offsets_of_a_new_checkpoint_must_name_all_partitions(fake: Fak
     with pytest.raises(OptionError, match=r'missing: t-1.*{"t":{"0":4,"1":-2}}'):
         start(startingOffsets='{"t":{"0":4}}')
     assert not fake.request_count("JoinGroup")
-    logged = BatchOffset.of([OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))])
+    logged = BatchOffset.from_ranges([OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))])
     assert spans(start(logged, startingOffsets='{"t":{"0":4}}').plan_batch(logged, None)) == {0: (6, 10)}
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "startingOffsetsByTimestamp"])
 def test_a_changed_option_must_name_a_partition_still_to_start(fake: FakeKafka, start: Start, option: str) -> None:
     read = OffsetRange("t", 0, 0, 6, str(fake.ids["t"]))
-    logged = replace(BatchOffset.of([read], "g"), pinned_starts={TopicPartition("t", 1): PinnedStart()})
+    logged = replace(BatchOffset.from_ranges([read], "g"), pinned_starts={TopicPartition("t", 1): PinnedStart()})
     with pytest.raises(OptionError, match=rf"'{option}' must name .*missing: t-1.*Write, .*{{\"t\":{{\"0\":4,\"1\":"):
         start(logged, **{option: '{"t":{"0":4}}'})
     fake.commit("g", {("t", 1): 0})

@@ -202,7 +202,7 @@ def test_the_start_waits_for_a_new_partition(fake: FakeKafka, start: Start, monk
 
 
 def test_a_deleted_partition_is_data_loss(fake: FakeKafka, start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    logged = BatchOffset.of([OffsetRange("t", number, 4, 4, str(fake.ids["t"])) for number in (0, 7)])
+    logged = BatchOffset.from_ranges([OffsetRange("t", number, 4, 4, str(fake.ids["t"])) for number in (0, 7)])
     with pytest.raises(DataLoss, match="t-7 does not exist any more.*failOnDataLoss"):
         start(logged, assign='{"t": [0, 7]}')
     with caplog.at_level(logging.WARNING):

@@ -107,7 +107,9 @@ def pending(tracker: OffsetTracker) -> dict[TopicPartition, int]:
 def plan(tracker: OffsetTracker, end: int) -> OffsetTracker:
     owned = tracker._owned[A]
     tracker.reserve(frozenset({A}))
-    tracker.planned(BatchOffset.of([OffsetRange(*A, owned.position, end, owned.topic_id, lineage=owned.lineage)]))
+    tracker.planned(
+        BatchOffset.from_ranges([OffsetRange(*A, owned.position, end, owned.topic_id, lineage=owned.lineage)])
+    )
     return tracker
 
 
@@ -156,7 +158,7 @@ def test_a_batch_in_flight_whose_partition_comes_back_is_committed_only_when_com
 
 def with_id(end: int, lineage: int = 0, begin: int = 5) -> BatchOffset:
     """The offset of a batch in the checkpoint with an id."""
-    return replace(BatchOffset.of([OffsetRange(*A, begin, end, lineage=lineage)]), checkpoint="id")
+    return replace(BatchOffset.from_ranges([OffsetRange(*A, begin, end, lineage=lineage)]), checkpoint="id")
 
 
 def ids(tracker: OffsetTracker) -> dict[int, str]:
@@ -233,12 +235,12 @@ def test_a_batch_does_not_overwrite_a_rewind_made_during_the_batch() -> None:
 
 def test_a_partition_lost_or_started_elsewhere_while_its_batch_was_planned_keeps_its_state() -> None:
     tracker = owning(7, ours(7))
-    tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
+    tracker.planned(BatchOffset.from_ranges([OffsetRange(*A, 5, 9)]))
     assert tracker._owned[A].position == 7
-    tracker.planned(BatchOffset.of([OffsetRange(*A, 7, 9, epoch=3)]))
+    tracker.planned(BatchOffset.from_ranges([OffsetRange(*A, 7, 9, epoch=3)]))
     assert (tracker._owned[A].position, tracker._owned[A].epoch) == (9, 3), "the leader's epoch when it was planned"
     remove(tracker)
-    tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
+    tracker.planned(BatchOffset.from_ranges([OffsetRange(*A, 5, 9)]))
     assert A not in tracker._owned
 
 
@@ -300,7 +302,7 @@ def test_a_start_that_was_looked_up_before_its_partition_was_lost_and_came_back_
 def test_nothing_known_of_a_topic_outlives_its_recreation_and_a_start_in_the_new_topic_stays() -> None:
     tracker = OffsetTracker()
     other = PinnedStart("", 5)
-    logged = BatchOffset.of(OffsetRange(*tp, 0, 9, "former", epoch=4) for tp in (A, B, C))
+    logged = BatchOffset.from_ranges(OffsetRange(*tp, 0, 9, "former", epoch=4) for tp in (A, B, C))
     tracker.restore(logged, PinnedStarts({C: PinnedStart("former", 70), OTHER: other}, frozenset({D})))
     tracker.partitions_assigned(BOTH, OWNER)
     with tracker.start_lookup(frozenset({A})) as lookup:
@@ -318,7 +320,9 @@ def test_nothing_known_of_a_topic_outlives_its_recreation_and_a_start_in_the_new
 def test_a_start_pinned_in_the_former_topic_does_not_hide_what_is_logged_of_the_new_one() -> None:
     tracker = OffsetTracker()
     logged = OffsetRange(*A, 0, 9, "new")
-    tracker.restore(BatchOffset.of([logged]), PinnedStarts({B: PinnedStart("former", 7), C: PinnedStart("", 7)}))
+    tracker.restore(
+        BatchOffset.from_ranges([logged]), PinnedStarts({B: PinnedStart("former", 7), C: PinnedStart("", 7)})
+    )
     found = tracker.logged(frozenset({A, B, C}), {"t": "new"})
     assert (found.ranges, found.recreated) == ({A: logged}, frozenset({B, C}))
     assert tracker.take_recreated() == {"t"}
@@ -336,7 +340,7 @@ def test_a_new_lineage_is_later_than_all_others_whatever_the_clock_says(monkeypa
     clock = [5.0]
     monkeypatch.setattr("spark_group_source.query.offset_tracker.time.time", lambda: clock[0])
     tracker = OffsetTracker()
-    tracker.restore(BatchOffset.of([OffsetRange(*A, 0, 9, lineage=9_000)]), PinnedStarts())
+    tracker.restore(BatchOffset.from_ranges([OffsetRange(*A, 0, 9, lineage=9_000)]), PinnedStarts())
     tracker.partitions_assigned(BOTH, OWNER)
     with tracker.start_lookup(BOTH) as lookup:
         seen = CommittedOffset(3, commit_metadata({"lineage": 9_500}))
@@ -393,7 +397,7 @@ def test_a_partition_that_is_lost_before_the_batch_that_reads_it_is_recorded_sta
     remove(tracker)
     tracker.partitions_assigned(frozenset({A}), OWNER)
     with tracker.start_lookup(frozenset({A})) as lookup:
-        tracker.planned(BatchOffset.of([OffsetRange(*A, 5, 9)]))
+        tracker.planned(BatchOffset.from_ranges([OffsetRange(*A, 5, 9)]))
         assert not tracker.record_starts(lookup, {A: Start(5, LOGGED)}, {A: ours(5)}, {}, 0.0), "of before the batch"
     found = tracker.logged(frozenset({A}), {"t": ""})
     assert (found.ranges[A].end, found.given_up) == (9, {A: 5})

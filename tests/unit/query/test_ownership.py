@@ -132,7 +132,7 @@ class Query(AssignedPartitions):
         nothing = lambda *_: None  # noqa: E731
         member: Any = SimpleNamespace(counters=Counters(), commits_changed=nothing, commit_rejected=nothing)
         super().__init__(parsed, OffsetTracker(), member, world.clients, clock=world.hand)
-        self.restore(BatchOffset.of(OffsetRange(*tp, end, end) for tp, end in (logged or {}).items()))
+        self.restore(BatchOffset.from_ranges(OffsetRange(*tp, end, end) for tp, end in (logged or {}).items()))
 
     def restore(
         self, logged: BatchOffset, existing: Mapping[TopicPartition, PinnedStart] = EXISTING, *, replayed: bool = False
@@ -162,7 +162,7 @@ class Query(AssignedPartitions):
     def plan(self, ends: Mapping[TopicPartition, int]) -> None:
         """Plans a batch up to these ends, which logs the positions of the other partitions."""
         self.tracker.planned(
-            BatchOffset.of(
+            BatchOffset.from_ranges(
                 OffsetRange(*tp, each.position, ends.get(tp, each.position), lineage=each.lineage)
                 for tp, each in self.tracker.positions(OWNER).items()
             )
@@ -482,7 +482,7 @@ def test_a_batch_that_is_logged_while_a_pinned_start_is_looked_up_does_not_make_
         return found
 
     query.assign_without_commit()
-    first = BatchOffset.of(OffsetRange(*tp, at, at) for tp, at in query.positions().items())
+    first = BatchOffset.from_ranges(OffsetRange(*tp, at, at) for tp, at in query.positions().items())
     query.lose(A, B)
     monkeypatch.setattr(query.tracker, "logged", of_then)
     assert query.assign().positions() == {A: 10, B: 5}
@@ -491,7 +491,7 @@ def test_a_batch_that_is_logged_while_a_pinned_start_is_looked_up_does_not_make_
 def test_a_replayed_batch_that_others_have_read_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.offsets = {A: ours(7), B: ours(0)}
     query = Query(world)
-    query.restore(BatchOffset.of([OffsetRange(*A, 3, 9), OffsetRange(*B, 0, 4)], "g"), replayed=True)
+    query.restore(BatchOffset.from_ranges([OffsetRange(*A, 3, 9), OffsetRange(*B, 0, 4)], "g"), replayed=True)
     query.assign()
     assert "this query has just replayed: t-0 [3, 7). Rows" in caplog.text
     query.lose(A, B)
@@ -777,7 +777,7 @@ def by(offset: int, lineage: int = 0, checkpoint: str = MINE) -> CommittedOffset
 
 
 def with_id(*ranges: OffsetRange) -> BatchOffset:
-    return replace(BatchOffset.of(ranges, "g"), checkpoint=MINE)
+    return replace(BatchOffset.from_ranges(ranges, "g"), checkpoint=MINE)
 
 
 def restored(world: World, *ranges: OffsetRange, replayed: bool = False, **options: str) -> Query:

@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 def batch(start: int, end: int) -> BatchOffset:
-    return BatchOffset.of([OffsetRange("t", 0, start, end, "id")], "g")
+    return BatchOffset.from_ranges([OffsetRange("t", 0, start, end, "id")], "g")
 
 
 def logged(offset: BatchOffset) -> Json:
