@@ -149,7 +149,7 @@ class Committer:
         if not to_trim:
             return True
         size = self._metadata.size
-        log.warning("group %s: %s for the brokers; commits have less now", self._group_id, size.value)
+        log.warning("group %s: %s for the brokers. Commits carry less metadata now.", self._group_id, size.value)
         self._metadata.size = size.smaller
         return self._send({tp: sent[tp] for tp in to_trim}, me, clients, deadline)
 

@@ -113,8 +113,8 @@ class CommitWarnings:
             return
         self._warned_of_clock = True
         log.warning(
-            "group %s: somebody moved the group's offsets at a time that is %.0f s in the future: the clock of this"
-            " host or of another one is wrong. Until then a later move may count as the earlier one.",
+            "group %s: the group's offsets were moved at a time that is %.0f s in the future: the clock of this host or"
+            " of another one is wrong. Until that time, a later move may count as the earlier one.",
             self._group_id,
             ahead,
         )
