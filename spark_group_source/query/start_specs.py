@@ -88,9 +88,9 @@ def _complete_json(
     return as_json(offsets, spec.others, topics)
 
 
-def _usual_offset(spec: SpecificOffsets) -> int | Earliest | Latest:
+def _usual_offset(spec: SpecificOffsets) -> Earliest | Latest:
     """What a spec has for the partitions that it does not name, or what is usual for its option."""
-    if spec.others:
+    if spec.others is not None:
         return spec.others
     if spec.option == "endingOffsets":
         return Latest()
