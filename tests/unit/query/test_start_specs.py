@@ -1,11 +1,8 @@
-"""Specs of starts and ends become offsets: the lookups they need, and the errors for specs that do not fit. The user's
-function that may move start positions."""
+"""Specs of starts and ends become offsets: the lookups they need, and the errors for specs that do not fit."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -20,7 +17,6 @@ from spark_group_source.options.offset_specs import (
     StartSpec,
 )
 from spark_group_source.query.start_specs import check_names, resolve_spec
-from spark_group_source.query.starts.callback import starting_offsets_callback
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
@@ -105,40 +101,3 @@ def test_a_spec_by_partition_must_name_exactly_the_existing_ones(at: StartSpec, 
         check_names(at, {A, B})
     for each in (*says, write, "must name exactly"):
         assert each in str(refused.value)
-
-
-seen: list[Any] = []
-
-
-def rewind_all(old: dict[str, dict[int, int]], new: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-    seen.append((old, new))
-    return {topic: dict.fromkeys(partitions, 0) for topic, partitions in new.items()}
-
-
-def test_the_callback_gets_logged_ends_and_start_positions_and_its_result_applies() -> None:
-    seen.clear()
-    assert starting_offsets_callback(f"{__name__}:rewind_all")({A: 5}, {A: 7, B: 9}) == {A: 0, B: 0}
-    assert starting_offsets_callback(None)({}, {A: 7}) == {}
-    assert seen == [({"t": {0: 5}}, {"t": {0: 7, 1: 9}})]
-
-
-ANSWERS: list[Any] = []
-
-
-def answer(old: object, new: object) -> Any:
-    return ANSWERS.pop()()
-
-
-@pytest.mark.parametrize(
-    ("returned", "says"),
-    [
-        (lambda: 1 / 0, "ZeroDivisionError('division by zero')"),
-        (lambda: {"other": {0: 3}}, "returned offset 3 for other-0"),
-        (lambda: {"t": {0: -1}}, "returned offset -1 for t-0"),
-        (lambda: {"t": {0: 2**63}}, "returned offset 9223372036854775808 for t-0"),
-    ],
-)
-def test_a_callback_that_fails_or_returns_nonsense_is_an_error_that_names_it(returned: Any, says: str) -> None:
-    ANSWERS.append(returned)
-    with pytest.raises(OptionError, match=f"{__name__}:answer.*" + re.escape(says)):
-        starting_offsets_callback(f"{__name__}:answer")({}, {A: 7})
