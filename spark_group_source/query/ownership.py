@@ -229,9 +229,11 @@ class AssignedPartitions:
     def _to_retry(self, me: Membership, in_progress: bool = False) -> bool:
         """Whether a start, a commit or a check for late commits is to be tried again. Planning continues during a
         commit that is in progress."""
-        if not in_progress and self.tracker.pending(me):
+        pending = not in_progress and bool(self.tracker.pending(me))
+        unresolved = self._unresolved(me)
+        if pending or unresolved:
             return True
-        return bool(self._unresolved(me) or self.tracker.unsettled(me))
+        return bool(self.tracker.unsettled(me))
 
     def _unresolved(self, me: Membership) -> Partitions:
         """Of those that are revoked, only the ones for which the revocation waits: it has a deadline."""
