@@ -240,8 +240,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "a partition without a commit that is assigned again in mid-batch is not committed before the batch ends",
         (
             Edit(
-                "owned.reset = _1",
-                "owned.reset = _1; owned.committed = owned.completed if self._read_in_flight(tp) else None",
+                "owned.committed = _1",
+                "owned.committed = _1; owned.committed = owned.completed"
+                " if owned.committed is None and self._read_in_flight(tp) else owned.committed",
                 inside="OffsetTracker._start",
             ),
         ),
