@@ -52,6 +52,6 @@ def test_the_seeds_that_find_mistakes_break_nothing_without_them() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+@pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.name in read_begins()], ids=lambda each: each.name)
 def test_a_mistake_is_found_again(mutant: Mutant) -> None:
     assert try_mutant(mutant, 0.0), "no run breaks: find other seeds with make sim MUTANT="

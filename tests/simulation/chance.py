@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -41,28 +41,31 @@ class Chance:
         """Returns ``ordinary``, or with this probability one of the others: each as likely as its weight says, or all
         equally likely. The weights do not matter in a replay."""
         self._counts[kind] += 1
-        aimed = self._aimed(kind)
-        if aimed is None or isinstance(aimed, float):
-            probability, weights = aimed or 0.0, ()
-        elif aimed is _NOT_AIMED:
-            probability *= self._scale
-        if self._draw is None:
-            index = self._replayed.get(f"{kind} #{self._counts[kind]}")
-            if index is None or index >= len(others):
-                return ordinary
-        elif isinstance(aimed, int) and aimed < len(others):
-            index = aimed
-        elif isinstance(aimed, str) and aimed in others:
-            index = others.index(aimed)
-        elif not others or probability <= 0 or (weights and not any(weights)) or self._draw() >= probability:
+        index = self._index(kind, others, probability, weights)
+        if index is None:
             return ordinary
-        elif weights:
-            place = self._draw() * sum(weights)
-            index = next((at for at, upto in enumerate(accumulate(weights)) if place < upto), len(others) - 1)
-        else:
-            index = int(self._draw() * len(others))
         self.kept[f"{kind} #{self._counts[kind]}"] = index
         return others[index]
+
+    def _index(self, kind: str, others: Sequence[Any], probability: float, weights: Sequence[float]) -> int | None:
+        """The place of what is picked among the others; ``None`` for what is ordinary."""
+        if self._draw is None:
+            replayed: int | None = self._replayed.get(f"{kind} #{self._counts[kind]}")
+            if replayed is None or replayed >= len(others):
+                return None
+            return replayed
+        aimed = self._aimed(kind)
+        if isinstance(aimed, int) and aimed < len(others):
+            return aimed
+        if isinstance(aimed, str) and aimed in others:
+            return others.index(aimed)
+        if aimed is None:
+            return None
+        if isinstance(aimed, float):
+            probability, weights = aimed, ()
+        elif aimed is _NOT_AIMED:
+            probability *= self._scale
+        return _drawn(self._draw, len(others), probability, weights)
 
     def weights(self, count: int) -> list[float]:
         """Weights of so many kinds of events for one run, half of them 0: a run of a few kinds finds what a mixture
@@ -91,3 +94,18 @@ class Chance:
             value = round(low + self._draw() * (high - low), 3)
         self.kept[f"{kind} #{self._counts[kind]}"] = value
         return float(value)
+
+
+def _drawn(draw: Callable[[], float], count: int, probability: float, weights: Sequence[float]) -> int | None:
+    """With this probability, one of so many places by its weight; else ``None``."""
+    if count == 0 or probability <= 0 or (weights and not any(weights)):
+        return None
+    if draw() >= probability:
+        return None
+    if not weights:
+        return int(draw() * count)
+    place = draw() * sum(weights)
+    for index, upto in enumerate(accumulate(weights)):
+        if place < upto:
+            return index
+    return count - 1

@@ -153,14 +153,13 @@ class Truth:
 
     def _is_ambiguous(self, key: Key, at: Partition, topic: str, offset: int) -> bool:
         """Whether a move looks like a repeated one, a late commit, or another client's commit of a logged batch."""
-        committed = at.committed or 0
-        if offset == committed or at.untagged or self.troubles.held_until + SLACK > self.run.now:
+        if offset == (at.committed or 0) or at.untagged or self.troubles.held_until + SLACK > self.run.now:
             return True
         for query in self.queries.values():
-            if query.planning:
+            if query.alive and query.planning:
                 return True
             for start, end in query.borders(topic, *key[1:]):
-                if end > committed or start - 1 <= offset <= end:
+                if start - 1 <= offset <= end:
                     return True
         return False
 
