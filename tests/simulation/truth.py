@@ -40,10 +40,11 @@ NOTICED = 6.0
 SLACK = 1.0
 """Seconds by which a thread may be late on a busy machine."""
 
-FENCED = {22, 25, 82, 110, 113}
-"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH: by these a member
-learns from its commit that it is none, or has another epoch."""
+NO_MEMBER = {25, 110}
+"""UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH: by these a query learns from its commit that it has lost its partitions."""
 
+FENCED = {22, 82, 113}
+"""ILLEGAL_GENERATION, FENCED_INSTANCE_ID, STALE_MEMBER_EPOCH: by these, that it has perhaps."""
 
 RETRIED = {"OffsetCommit", "OffsetFetch", "ListOffsets"}
 """Requests that an owner sends again before it hands a partition over."""
@@ -623,7 +624,10 @@ class Truth:
             self.positions.at(key).first_starts.setdefault(query.name, part.committed_offset)
         if error_code:
             self.told(f"{what}: refused with {error_code}")
-            if error_code in FENCED and not self.batches[query.name].done:
+            if error_code in NO_MEMBER:
+                self.batches[query.name].lost = True
+                self.uncommitted.pop(query.name, None)
+            elif error_code in FENCED and not self.batches[query.name].done:
                 self.batches[query.name].lost = True
             return
         self.told(what)
