@@ -343,7 +343,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M03",
         1,
         "while a new leader does not answer, its log is read at the second try without the check for lost records",
-        (Edit("changed.keys() - _1", "to_check.keys() - _1", inside="diverged"),),
+        (Edit("changed.keys() - _1", "changed.keys() - _1 - self.unconfirmed", inside="diverged"),),
     ),
     Mutant(
         "M04",
