@@ -226,16 +226,20 @@ UNKNOWN_TOPIC_ID = 100
 UNRELEASED_INSTANCE_ID = 111
 INVALID_REGULAR_EXPRESSION = 128
 
-_NEWER_THAN_KAFKA_PYTHON = {INVALID_REGULAR_EXPRESSION: "INVALID_REGULAR_EXPRESSION"}
+_NAMES_KAFKA_PYTHON_LACKS = {
+    UNKNOWN_SERVER_ERROR: "UNKNOWN_SERVER_ERROR",
+    INVALID_REGULAR_EXPRESSION: "INVALID_REGULAR_EXPRESSION",
+}
 
 
 def describe_error_code(error_code: int) -> str:
     """The code with its Kafka name, for example ``25 (UNKNOWN_MEMBER_ID)``."""
-    from kafka.errors import for_code  # takes time that most processes of Spark need not wait for
+    # Takes time that most processes of Spark need not wait for.
+    from kafka.errors import for_code
 
-    name = getattr(for_code(error_code), "message", None)
-    if error_code in _NEWER_THAN_KAFKA_PYTHON:
-        name = _NEWER_THAN_KAFKA_PYTHON[error_code]
-    if not name:
+    if error_code in _NAMES_KAFKA_PYTHON_LACKS:
+        return f"{error_code} ({_NAMES_KAFKA_PYTHON_LACKS[error_code]})"
+    name = for_code(error_code).message
+    if name == "UNKNOWN":  # what kafka-python calls any code that it does not know
         name = "unknown to this release"
     return f"{error_code} ({name})"

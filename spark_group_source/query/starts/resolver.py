@@ -187,7 +187,12 @@ class StartOffsetResolver:
         return KnownOffsets(partitions, ids, commits, logged, frozenset(resets), restored, repeats)
 
     def _by_rules(self, known: KnownOffsets, clients: KafkaClients, deadline: Deadline) -> Starts:
-        """Where the partitions start, by the rules in ``DESIGN.md``."""
+        """Where the partitions start, by the rules in ``DESIGN.md``.
+
+        The steps are in another order than the rules, because each step finds the starts of other partitions: those
+        that resume somewhere, then those without a commit, a logged end or a present topic. Only the callback comes
+        after all others.
+        """
         logged = known.logged
         starts = self._resumed(known.partitions - known.resets, _without(known.repeats, known.commits), logged)
         without_start = known.partitions - starts.keys()
