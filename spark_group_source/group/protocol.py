@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic
 from spark_group_source.clock import Backoff, Clock, Deadline, Wakeup
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.heartbeats import Heartbeats
+from spark_group_source.group.heartbeat_schedule import HeartbeatSchedule
 from spark_group_source.group.membership import Action, AnyMember, Event, Membership, Request, RequestFailed
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.timings import Timings
@@ -88,7 +88,7 @@ class GroupProtocol(ABC, Generic[AnyMember]):
         self.settings = context.settings
         self.clock = context.clock
         self.wakeup = context.wakeup
-        self.heartbeats = Heartbeats(context.settings, heartbeat_interval, context.clock, context.wakeup)
+        self.heartbeats = HeartbeatSchedule(context.settings, heartbeat_interval, context.clock, context.wakeup)
 
     @abstractmethod
     def subscribe(self, topics: Mapping[str, Topic]) -> Event | None:

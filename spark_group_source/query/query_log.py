@@ -1,4 +1,7 @@
-"""The log lines of one query: its membership, slow batches, and what it could not commit at its end."""
+"""Lines about one query as a whole: its membership, slow batches, and what it could not commit at its end.
+
+Where its partitions start is logged by :func:`.starts.rules.log_starts`.
+"""
 
 from __future__ import annotations
 

@@ -544,7 +544,7 @@ def test_a_new_static_member_waits_for_a_revocation_and_does_not_rejoin(on_fake:
 def test_a_member_waits_for_an_unreleased_instance_id_and_warns_each_minute(
     on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spark_group_source.group.heartbeats.WARN_EVERY", 0.05)
+    monkeypatch.setattr("spark_group_source.group.heartbeat_schedule.WARN_EVERY", 0.05)
     on_fake.next("JoinGroup", Fault(error=111), times=10_000)
     query = on_fake.join(kafka_group_instance_id="one", kafka_retry_backoff_max_ms="100")
     eventually(lambda: caplog.text.count("111 (UNRELEASED_INSTANCE_ID)") >= 3, "warnings")

@@ -22,7 +22,7 @@ PROMPT_JOINS = 4
 and a revocation two more. Without this limit, a coordinator that contradicts itself would get thousands a second."""
 
 
-class Heartbeats:
+class HeartbeatSchedule:
     """The heartbeats of one member and the backoffs of its requests: when the next one is due, and when one last
     succeeded. All methods are for the member's thread, except for :attr:`time_since_heartbeat` and ``last_failure``.
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from spark_group_source import clock
-from spark_group_source.group import heartbeats
+from spark_group_source.group import heartbeat_schedule
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.heartbeats import PROMPT_JOINS, Heartbeats
+from spark_group_source.group.heartbeat_schedule import PROMPT_JOINS, HeartbeatSchedule
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.subscription import Subscription
@@ -22,25 +22,29 @@ from tests.unit.hand_clock import Hand
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds of each wait, without jitter."""
     waited: list[float] = []
-    monkeypatch.setattr(heartbeats, "sleep", lambda seconds, deadline: waited.append(seconds))
+    monkeypatch.setattr(heartbeat_schedule, "sleep", lambda seconds, deadline: waited.append(seconds))
     monkeypatch.setattr(clock.Backoff.__init__, "__defaults__", (0.0, clock.RANDOM.random))
     return waited
 
 
 @pytest.fixture
-def joins(hand: Hand, waits: list[float]) -> Heartbeats:
+def joins(hand: Hand, waits: list[float]) -> HeartbeatSchedule:
     wire = WireOptions((), retry_backoff=0.01, retry_backoff_max=1.0)
-    return Heartbeats(GroupSettings("g", Subscription(("t",)), wire), 3.0, hand, None)
+    return HeartbeatSchedule(GroupSettings("g", Subscription(("t",)), wire), 3.0, hand, None)
 
 
-def test_failing_requests_warn_once_a_minute(joins: Heartbeats, hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_requests_warn_once_a_minute(
+    joins: HeartbeatSchedule, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
     for at, warnings in ((59.0, 0), (61.0, 1), (62.0, 1), (120.0, 1), (121.0, 2)):
         hand.now = at
         joins.log_failure(RequestFailed(ErrorAction.RETRY, "why"))
         assert caplog.text.count("still retrying: why") == warnings
 
 
-def test_the_first_joins_in_a_row_need_no_backoff_and_the_next_double_it(joins: Heartbeats, waits: list[float]) -> None:
+def test_the_first_joins_in_a_row_need_no_backoff_and_the_next_double_it(
+    joins: HeartbeatSchedule, waits: list[float]
+) -> None:
     for _ in range(PROMPT_JOINS):
         joins.await_join()
     assert waits == []
@@ -54,7 +58,9 @@ def test_the_first_joins_in_a_row_need_no_backoff_and_the_next_double_it(joins: 
     assert waits == [], "a heartbeat was successful"
 
 
-def test_a_join_after_the_backoff_of_a_failed_request_waits_no_longer(joins: Heartbeats, waits: list[float]) -> None:
+def test_a_join_after_the_backoff_of_a_failed_request_waits_no_longer(
+    joins: HeartbeatSchedule, waits: list[float]
+) -> None:
     for _ in range(PROMPT_JOINS):
         joins.await_join()
     joins.await_retry()
