@@ -19,7 +19,7 @@ def main(version: str, *more: str) -> int:
     package = Path(spark_group_source.__file__).parent
     assert package.is_relative_to(sys.prefix), f"{package} is not the release in {sys.prefix}"
     assert version == spark_group_source.__version__ == metadata.version("spark_group_source")
-    schema = "group/ConsumerGroupHeartbeatRequest.json"
+    schema = "group/consumer/ConsumerGroupHeartbeatRequest.json"
     for name in ("py.typed", "DESIGN.md", "messages.md", "testing/broker.properties", schema):
         assert resources.files("spark_group_source").joinpath(name).is_file(), f"{name} is not in the release"
     command = [sys.executable, "-m", "spark_group_source", "explain", "DATA_LOSS"]

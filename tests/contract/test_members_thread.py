@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_group_source import clock
-from spark_group_source.group import heartbeats
+from spark_group_source.group import heartbeat_schedule
 from tests.contract.conftest import Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
@@ -150,8 +150,8 @@ def test_a_member_backs_off_if_the_coordinator_rejects_each_join(on_fake: Bench,
     rejected: list[float] = []
     on_fake.next(api, Fault(error=error_code, edit=lambda _: rejected.append(time.monotonic())), times=10_000)
     on_fake.expire(query)
-    eventually(lambda: len(rejected) > heartbeats.PROMPT_JOINS + 5, "joins")
-    pauses = [later - earlier for earlier, later in pairwise(rejected)][heartbeats.PROMPT_JOINS - 1 :]
+    eventually(lambda: len(rejected) > heartbeat_schedule.PROMPT_JOINS + 5, "joins")
+    pauses = [later - earlier for earlier, later in pairwise(rejected)][heartbeat_schedule.PROMPT_JOINS - 1 :]
     assert min(pauses) >= query.driver._settings.wire.retry_backoff
     on_fake.fake.clear_faults()
     eventually(lambda: query.owns() == {0, 1, 2, 3}, "the membership")
