@@ -40,6 +40,7 @@ from spark_group_source.offsets import (
     TopicPartition,
     may_be_same,
     numbers_by_topic,
+    topics_of,
 )
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
@@ -259,7 +260,7 @@ class GroupOffsets:
         known = _known(topic_ids, partitions)
         if not known:
             return set()
-        current = self._client.topic_ids({tp.topic for tp in known}, deadline)
+        current = self._client.topic_ids(topics_of(known), deadline)
         if isinstance(current, RequestFailed):
             return current
         former = set()

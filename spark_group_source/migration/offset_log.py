@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import TopicPartition, topics_of
 from spark_group_source.text import names
 
 NOTHING_READ = ("-", "null", "{}")
@@ -49,7 +49,7 @@ class LoggedSource:
     @property
     def topics(self) -> set[str]:
         """The topics that the source has read."""
-        return {tp.topic for tp in self.offsets}
+        return topics_of(self.offsets)
 
     def __str__(self) -> str:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import TopicPartition, topics_of
 from spark_group_source.text import printable, quoted
 
 OTHERS = "*"
@@ -94,7 +94,7 @@ def _add_partitions(partitions: dict[TopicPartition, int], topic: str, values: A
 
 
 def _check_topics(topics: Collection[str], partitions: Collection[TopicPartition]) -> None:
-    in_both = sorted(set(topics) & {tp.topic for tp in partitions})
+    in_both = sorted(set(topics) & topics_of(partitions))
     if in_both:
         raise ValueError(f"the JSON names {_quoted_in_json(in_both[0])} as a whole and by partition")
     if not (partitions or topics):

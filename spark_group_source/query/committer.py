@@ -14,7 +14,7 @@ from spark_group_source.group.error_actions import ErrorAction, denied, error_ac
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, RequestFailed
-from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.offsets import Partitions, TopicPartition, topics_of
 from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.commit_failures import CommitFailures
 from spark_group_source.query.commit_metadata import CommitMetadata
@@ -203,7 +203,7 @@ class Committer:
             self._retry_timer.restart()
         newly = self._tracker.commits_rejected({tp: sent[tp] for tp in errors})
         denied = {tp for tp, error_code in errors.items() if error_code == TOPIC_AUTHORIZATION_FAILED}
-        self._permissions.record_denied({tp.topic for tp in denied})
+        self._permissions.record_denied(topics_of(denied))
         to_log = newly - denied
         if not to_log:
             return

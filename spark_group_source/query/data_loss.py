@@ -28,7 +28,7 @@ from spark_group_source.errors import raise_or_warn
 from spark_group_source.group.clients import KafkaClients
 from spark_group_source.group.membership import Membership
 from spark_group_source.group.subscription import Subscription
-from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
+from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition, topics_of
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.epoch_check import EpochCheck, LogTruncation
 from spark_group_source.query.owned_partition import Owned
@@ -82,7 +82,7 @@ class DataLossCheck:
             DataLoss: records are lost, and ``failOnDataLoss`` is true.
         """
         positions = {tp: partition.position for tp, partition in owned.items()}
-        topics = {tp.topic for tp in positions}
+        topics = topics_of(positions)
         if self._raise_or_restart_recreated(topics, me):
             return None
         self._raise_or_skip_deleted(start, topics, me)
@@ -104,7 +104,7 @@ class DataLossCheck:
         """Without topics that a broker knows under another id: they were recreated, and other brokers lag behind."""
         if not lost:
             return {}
-        others = self._topic_ids.under_other_ids({tp.topic for tp in lost})
+        others = self._topic_ids.under_other_ids(topics_of(lost))
         return {tp: loss for tp, loss in lost.items() if tp.topic not in others}
 
     def _raise_or_restart_recreated(self, topics: set[str], me: Membership) -> bool:
@@ -134,7 +134,7 @@ class DataLossCheck:
         """Looks for deleted topics among those that the query has read and does not own now."""
         if not self._fail_on_data_loss:
             self._restart_recreated_elsewhere(topics, me)
-        read = {tp.topic for tp in start.ranges}
+        read = topics_of(start.ranges)
         self.deleted -= topics
         deleted = self._deleted_of(read - topics - self.deleted)
         raise_or_skip_deleted(deleted, self._fail_on_data_loss)
@@ -142,7 +142,7 @@ class DataLossCheck:
         self._forget(self.deleted - read)
         if self._subscription.pattern is not None:
             # Of topics that it never read, the query has lost nothing.
-            self._forget(self._topic_ids.unread_and_gone({tp.topic for tp in start.pinned_starts} - topics - read))
+            self._forget(self._topic_ids.unread_and_gone(topics_of(start.pinned_starts) - topics - read))
 
     def _restart_recreated_elsewhere(self, topics: set[str], me: Membership) -> None:
         """Looks for recreated topics other than these. The query has no position in one, and resumes at the group's
@@ -150,7 +150,7 @@ class DataLossCheck:
         others = self._topic_ids.read.keys() - topics
         if not others:
             return
-        recreated = self._topic_ids.recreated(others - {tp.topic for tp in me.readable})
+        recreated = self._topic_ids.recreated(others - topics_of(me.readable))
         if recreated:
             self._restart_recreated(recreated, me)
 

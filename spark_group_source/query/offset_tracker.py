@@ -46,7 +46,15 @@ from spark_group_source.clock import Clock, monotonic
 from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.coordinator import LATE_REQUESTS
 from spark_group_source.group.membership import NO_GENERATION, Membership
-from spark_group_source.offsets import BatchOffset, OffsetRange, Offsets, Partitions, TopicPartition, may_be_same
+from spark_group_source.offsets import (
+    BatchOffset,
+    OffsetRange,
+    Offsets,
+    Partitions,
+    TopicPartition,
+    may_be_same,
+    topics_of,
+)
 from spark_group_source.query.lineages import Lineages
 from spark_group_source.query.offset_history import LoggedOffsets, OffsetHistory
 from spark_group_source.query.owned_partition import MAX_LOOKUPS, Owned, OwnedPartition
@@ -494,7 +502,7 @@ class OffsetTracker:
         """Forgets all offsets in these topics, except in those that this query owns again. Returns the topics that it
         has forgotten. Caller: the query."""
         with self._lock:
-            topics = set(deleted) - {tp.topic for tp in self._owned}
+            topics = set(deleted) - topics_of(self._owned)
             self._history.forget_topics(topics)
             return topics
 

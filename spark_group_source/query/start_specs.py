@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from spark_group_source.errors import OptionError, raise_or_warn
-from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition
+from spark_group_source.offsets import EARLIEST, LATEST, Offsets, TopicPartition, topics_of
 from spark_group_source.options.offset_specs import (
     AtTimestamp,
     Earliest,
@@ -42,7 +42,7 @@ def check_names(spec: StartSpec, existing: Collection[TopicPartition]) -> None:
     """
     unknown = {str(tp) for tp in _named(spec).keys() - set(existing)}
     if isinstance(spec, SpecificOffsets):
-        unknown |= spec.topics.keys() - {tp.topic for tp in existing}
+        unknown |= spec.topics.keys() - topics_of(existing)
     _check(spec, existing, unknown)
 
 

@@ -11,7 +11,7 @@ from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, BrokerUnavailable, DeadlineExceeded, TopicError
-from spark_group_source.offsets import Offsets, TopicPartition
+from spark_group_source.offsets import Offsets, TopicPartition, topics_of
 from spark_group_source.wire import waiting
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.leaders import CONSUMER, PartitionErrors, partition_error, send_to_leaders
@@ -105,7 +105,7 @@ class _Lookup:
         """
         self._attempts += 1
         try:
-            topics = self._topics({tp.topic for tp in pending})
+            topics = self._topics(topics_of(pending))
         except BrokerUnavailable:
             if not self._errors:
                 raise

@@ -26,7 +26,7 @@ from spark_group_source.errors import (
     GroupSourceError,
     ProtocolError,
 )
-from spark_group_source.offsets import UNKNOWN_EPOCH, TopicPartition, may_be_same
+from spark_group_source.offsets import UNKNOWN_EPOCH, TopicPartition, may_be_same, topics_of
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Metadata, Topic
@@ -91,7 +91,7 @@ def unknown_to_all(
         return set()
     if ids is None:
         ids = {}
-    for broker, answer in metadata_from_each(cluster, {tp.topic for tp in unknown}, deadline):
+    for broker, answer in metadata_from_each(cluster, topics_of(unknown), deadline):
         if not isinstance(answer, Metadata):
             log.info(
                 "cannot confirm that %s were deleted, because broker %d did not answer: %s",
@@ -114,7 +114,7 @@ def topics_unknown_to_all(
 ) -> set[str]:
     """As :func:`unknown_to_all`, for whole topics: each topic has a partition 0."""
     first_partitions = [TopicPartition(name, 0) for name in topics]
-    return {tp.topic for tp in unknown_to_all(cluster, first_partitions, deadline, ids)}
+    return topics_of(unknown_to_all(cluster, first_partitions, deadline, ids))
 
 
 def _knows(topic: Topic, partition: int, topic_id: str) -> bool:

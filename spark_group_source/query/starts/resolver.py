@@ -19,7 +19,7 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.group.clients import KafkaClients
 from spark_group_source.group.membership import Membership, RequestFailed
-from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, PinnedOffsets, TopicPartition
+from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, PinnedOffsets, TopicPartition, topics_of
 from spark_group_source.options.source_options import SourceOptions, stream_start
 from spark_group_source.query.offset_history import LoggedOffsets
 from spark_group_source.query.offset_tracker import OffsetTracker
@@ -137,7 +137,7 @@ class StartOffsetResolver:
         if subscription.partitions:
             return {tp: start for tp, start in existing.items() if tp not in known}
         if subscription.topics:
-            known_topics = {tp.topic for tp in known}
+            known_topics = topics_of(known)
             return {tp: start for tp, start in existing.items() if tp.topic not in known_topics}
         return {}
 
@@ -172,7 +172,7 @@ class StartOffsetResolver:
     def _known(self, partitions: Partitions, me: Membership, clients: KafkaClients, deadline: Deadline) -> KnownOffsets:
         """What the group has committed and this query has logged of these partitions."""
         # First, and as the coordinator knows them: a commit is of this topic or a later one.
-        ids = _answered(clients.offsets.topic_ids({tp.topic for tp in partitions}, deadline))
+        ids = _answered(clients.offsets.topic_ids(topics_of(partitions), deadline))
         commits, unknown = self._committed(partitions, me, clients, deadline)
         partitions = self._tracker.assigned_in(ids, partitions - unknown)
         logged = self._tracker.logged(partitions, ids)
