@@ -48,7 +48,11 @@ class BatchLimits(NamedTuple):
 
 
 class LogReason(Enum):
-    """Why a batch is logged even without records to read. Without the log, a restart would decide the same again."""
+    """Why a batch is logged even without records to read.
+
+    ``RUN_WAITS`` makes Spark ask again. Each other reason is a decision that a restart would take again, perhaps
+    otherwise, if it were not logged. ``minOffsetsPerTrigger`` does not delay such a batch.
+    """
 
     RUN_WAITS = "an AvailableNow run waits for other members"
     NEW_QUERY = "the checkpoint is new"
