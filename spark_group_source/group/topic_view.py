@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Metadata, Topic, partitions_of
+from spark_group_source.wire.metadata import Metadata, Topic, denied_topics, partitions_of
 from spark_group_source.wire.stale_metadata import is_confirmed, merge, metadata_from_each
 
 log = logging.getLogger(__name__)
@@ -29,7 +28,7 @@ class TopicView:
         self._cluster = cluster
         self._group_id = group_id
         self._known: dict[str, Topic] = {}
-        self._hidden: frozenset[str] = frozenset()
+        self._hidden: set[str] = set()
         self._brokers = 0
         """Number of brokers in the last complete response: a broker with old metadata may know only itself."""
         self.disputed: Partitions = frozenset()
@@ -110,7 +109,7 @@ class TopicView:
         self.disputed = disputed
 
     def _warn_of_hidden(self, topics: Mapping[str, Topic]) -> None:
-        hidden = _hidden(topics)
+        hidden = denied_topics(topics)
         if hidden - self._hidden:
             log.warning(
                 "group %s: this query leads the group and may not describe %s, to which members are subscribed. Their"
@@ -130,17 +129,8 @@ class TopicView:
         return shown
 
 
-def _hidden(topics: Mapping[str, Topic]) -> frozenset[str]:
-    """The topics that this client may not describe."""
-    hidden = set()
-    for name, topic in topics.items():
-        if topic.error == TOPIC_AUTHORIZATION_FAILED:
-            hidden.add(name)
-    return frozenset(hidden)
-
-
 def _missing(known: Mapping[str, Topic], topics: Mapping[str, Topic]) -> frozenset[TopicPartition]:
     """Known partitions that a response lacks, apart from topics of which it shows none to this client."""
-    hidden = _hidden(topics)
+    hidden = denied_topics(topics)
     expected = [topic for name, topic in known.items() if name not in hidden]
     return partitions_of(expected) - partitions_of(topics.values())

@@ -20,7 +20,7 @@ from spark_group_source.offsets import TopicPartition, topics_of
 from spark_group_source.query.topics import raise_or_skip_deleted, unreadable
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.metadata import Topic, denied_topics
 from spark_group_source.wire.stale_metadata import EveryBroker, unknown_to_all
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class TopicValidator:
         if not errors:
             return errors
         found = self._cluster.metadata(sorted(errors), deadline).topics
-        hidden = {name for name, topic in found.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
+        hidden = denied_topics(found)
         if hidden - self._hidden:
             log.warning("this query may not describe %s, which it read before, and continues without it", names(hidden))
         self._hidden = hidden

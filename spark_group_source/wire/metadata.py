@@ -9,7 +9,7 @@ from uuid import UUID
 
 from kafka.protocol.metadata import MetadataRequest
 
-from spark_group_source.errors import BrokerUnavailable
+from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, BrokerUnavailable
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.wire import versions
 
@@ -62,6 +62,11 @@ class Metadata:
 def partitions_of(topics: Iterable[Topic]) -> Partitions:
     """Returns all partitions of these topics."""
     return frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
+
+
+def denied_topics(topics: Mapping[str, Topic]) -> set[str]:
+    """The topics that this client may not describe."""
+    return {name for name, topic in topics.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
 
 
 def build_request(topics: Collection[str] | None, *, with_permissions: bool = False) -> Any:

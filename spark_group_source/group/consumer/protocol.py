@@ -37,7 +37,7 @@ from spark_group_source.group.protocol import Apply, GroupProtocol, MemberContex
 from spark_group_source.group.topic_view import TopicView
 from spark_group_source.text import names, printable
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Topic, partitions_of
+from spark_group_source.wire.metadata import Topic, denied_topics, partitions_of
 from spark_group_source.wire.stale_metadata import known_ids
 
 log = logging.getLogger(__name__)
@@ -271,7 +271,7 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         except GroupSourceError as error:
             log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
             return None
-        denied = _denied(topics)
+        denied = denied_topics(topics)
         if denied:
             self.next_topic_check = self.clock() + DENIED_TOPICS_CHECK
         elif self.settings.subscription.pattern is None:
@@ -291,7 +291,7 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
             return Outcome(failure=failure)
         deadline = self._until_heartbeat(self.within(self.settings.heartbeat_timeout))
         try:
-            denied = _denied(self._cluster.metadata(me.topics, deadline).topics)
+            denied = denied_topics(self._cluster.metadata(me.topics, deadline).topics)
             self._record_denied(denied, error)
         except RetriableError as unknown:
             return Outcome(failure=RequestFailed(ErrorAction.RETRY, str(unknown)))
@@ -342,11 +342,6 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         Brokers accept any session timeout above the heartbeat interval, and members learn only the interval.
         """
         return deadline.at_most(max(MIN_WAIT, self.heartbeats.next_heartbeat - self.clock()))
-
-
-def _denied(topics: Mapping[str, Topic]) -> set[str]:
-    """The topics that this client may not describe."""
-    return {name for name, topic in topics.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
 
 
 def _has_former_epoch(failure: RequestFailed | None, error_code: int) -> bool:
