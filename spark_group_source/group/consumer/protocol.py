@@ -69,8 +69,8 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
     ``_joined`` tells whether a join was sent: the coordinator may have the member even if it has not answered.
     ``_joining_until`` is when a join without partitions ends, in seconds of the clock. Until then the listener is
     notified of partitions only; ``_has_assignment`` tells whether it was. ``_session_timeout`` is the group's in
-    seconds, if the brokers have said it (``_session_source``), or else the brokers' default. Until ``_late_until`` a
-    heartbeat that got no answer may still arrive.
+    seconds, if the brokers have said it, or else the brokers' default; ``_session_asked`` tells whether they were ever
+    asked. Until ``_late_until`` a heartbeat that got no answer may still arrive.
     """
 
     first = Heartbeat()
@@ -87,7 +87,7 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         if settings.subscription.pattern is not None:
             self.next_topic_check = context.clock() + settings.wire.metadata_max_age
         self._session_timeout = settings.session_timeout
-        self._session_source = ""
+        self._session_asked = False
         self._was_member = False
         self._joined = False
         self._late_until = -math.inf
@@ -206,17 +206,17 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         """Asks for the group's session timeout, of which heartbeats say nothing."""
         deadline = self._until_heartbeat(self.within(MIN_WAIT))
         found = session_timeout(self.client, self.settings.group_id, deadline)
+        first_time = not self._session_asked
+        self._session_asked = True
         if found is not None:
-            self._session_source, self._session_timeout = "brokers", found
-            return
-        if self._session_source == "":
+            self._session_timeout = found
+        elif first_time:
             log.info(
                 "group %s: cannot read the group's session timeout, assuming %.0f s. Reading it needs DESCRIBE_CONFIGS"
                 " on the group or the cluster.",
                 self.settings.group_id,
                 self._session_timeout,
             )
-        self._session_source = "assumed"
 
     def _leave_former_epoch(self, me: ConsumerMembership, error_code: int) -> None:
         """Removes what the coordinator still has of this member: it rejected a join, because it has the member in an
