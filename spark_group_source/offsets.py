@@ -73,6 +73,14 @@ def numbers_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int
     return numbers
 
 
+def from_numbers(by_topic: Iterable[tuple[str, Iterable[int]]]) -> list[TopicPartition]:
+    """The partitions with these numbers of each topic, in the given order."""
+    partitions: list[TopicPartition] = []
+    for topic, numbers in by_topic:
+        partitions.extend(TopicPartition(topic, number) for number in numbers)
+    return partitions
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
     """Offsets ``[start, end)`` of one partition of the topic with the id ``topic_id``.

@@ -17,7 +17,7 @@ from spark_group_source.errors import GROUP_ID_NOT_FOUND, TOPIC_AUTHORIZATION_FA
 from spark_group_source.group.classic.assignment import JoinedMember, decode_assignment, subscribed_topics
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.membership import RequestFailed
-from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.offsets import Partitions, TopicPartition, from_numbers
 from spark_group_source.text import printable, some
 from spark_group_source.wire import versions
 
@@ -160,9 +160,7 @@ def interpret_consumer_group(group: Any) -> GroupDescription:
 
 
 def _member_of_consumer_group(member: Any) -> MemberDescription:
-    partitions: set[TopicPartition] = set()
-    for topic in member.assignment.topic_partitions:
-        partitions.update(TopicPartition(topic.topic_name, number) for number in topic.partitions)
+    partitions = from_numbers((topic.topic_name, topic.partitions) for topic in member.assignment.topic_partitions)
     protocol = CONSUMER
     if member.member_type == _CLASSIC_MEMBER:
         protocol = CLASSIC

@@ -10,7 +10,7 @@ from uuid import UUID
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, BrokerUnavailable
-from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.offsets import Partitions, from_numbers
 from spark_group_source.wire import versions
 
 
@@ -61,7 +61,7 @@ class Metadata:
 
 def partitions_of(topics: Iterable[Topic]) -> Partitions:
     """Returns all partitions of these topics."""
-    return frozenset(TopicPartition(topic.name, number) for topic in topics for number in topic.partitions)
+    return frozenset(from_numbers((topic.name, topic.partitions) for topic in topics))
 
 
 def denied_topics(topics: Mapping[str, Topic]) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from spark_group_source.offsets import TopicPartition, numbers_by_topic
+from spark_group_source.offsets import TopicPartition, from_numbers, numbers_by_topic
 from spark_group_source.wire.metadata import Metadata
 
 
@@ -65,9 +65,7 @@ class Subscriber:
     def of(cls, member: Any) -> Subscriber:
         """From kafka-python's JoinGroupResponseMember with its decoded subscription."""
         subscription = member.metadata
-        owned: list[TopicPartition] = []
-        for claim in subscription.owned_partitions or ():
-            owned.extend(TopicPartition(claim.topic, number) for number in claim.partitions)
+        owned = from_numbers((claim.topic, claim.partitions) for claim in subscription.owned_partitions or ())
         return cls(
             member.member_id,
             frozenset(subscription.topics or ()),

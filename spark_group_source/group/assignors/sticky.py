@@ -12,7 +12,7 @@ from kafka.coordinator.assignors.sticky.user_data import StickyAssignorUserData
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
 from spark_group_source.group.assignors.base import Assignor, PartitionRacks, Subscriber, Topics, racks_matter
-from spark_group_source.offsets import TopicPartition, numbers_by_topic
+from spark_group_source.offsets import TopicPartition, from_numbers, numbers_by_topic
 
 Shares = Mapping[str, set[TopicPartition]]
 """Each member's partitions, by member id."""
@@ -42,10 +42,7 @@ def decode(user_data: bytes) -> Claim:
     for version in (1, 0):
         with suppress(Exception):  # kafka-python raises any error of its codecs
             last = StickyAssignorUserData.decode(user_data, version, header=user_data.startswith(_KAFKA_PYTHON))
-            partitions: list[TopicPartition] = []
-            for topic, numbers in last.previous_assignment:
-                partitions.extend(TopicPartition(topic, number) for number in numbers)
-            return partitions, last.generation
+            return from_numbers(last.previous_assignment), last.generation
     return [], -1
 
 
@@ -137,9 +134,7 @@ def _former_owners(members: Iterable[Subscriber], claims: Mapping[str, Claim]) -
 def _receivers(
     topics: Topics, racks: PartitionRacks, members: Sequence[Subscriber]
 ) -> list[tuple[TopicPartition, Receivers]]:
-    partitions: list[TopicPartition] = []
-    for topic, numbers in topics.items():
-        partitions.extend(TopicPartition(topic, number) for number in numbers)
+    partitions = from_numbers(topics.items())
     matter = racks_matter(members, (racks.get(tp, frozenset()) for tp in partitions))
 
     @cache

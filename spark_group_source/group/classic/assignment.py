@@ -23,7 +23,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 from spark_group_source.errors import OptionError, ProtocolError
 from spark_group_source.group.assignors import create_assignor, is_cooperative
 from spark_group_source.group.assignors.base import PartitionCounts
-from spark_group_source.offsets import Partitions, TopicPartition, numbers_by_topic
+from spark_group_source.offsets import Partitions, TopicPartition, from_numbers, numbers_by_topic
 from spark_group_source.text import printable
 
 log = logging.getLogger(__name__)
@@ -196,8 +196,7 @@ def claimed_partitions(members: Iterable[JoinedMember]) -> set[TopicPartition]:
     """Partitions that members claim to own: they exist, even if one broker does not know them."""
     claimed: set[TopicPartition] = set()
     for subscription in _readable_subscriptions(members):
-        for claim in subscription.owned_partitions:
-            claimed.update(TopicPartition(claim.topic, number) for number in claim.partitions)
+        claimed.update(from_numbers((claim.topic, claim.partitions) for claim in subscription.owned_partitions))
     return claimed
 
 
@@ -216,9 +215,7 @@ def read_assignment(encoded: bytes) -> Assignment:
         return Assignment()
     try:
         decoded = ConsumerProtocolAssignment.decode(bytes(encoded))
-        partitions: set[TopicPartition] = set()
-        for topic in decoded.assigned_partitions:
-            partitions.update(TopicPartition(topic.topic, number) for number in topic.partitions)
+        partitions = from_numbers((topic.topic, topic.partitions) for topic in decoded.assigned_partitions)
         return Assignment(frozenset(partitions), bytes(decoded.user_data or b""))
     except Exception as error:  # kafka-python raises any error of its codecs
         raise ProtocolError(f"The group's leader sent an assignment that cannot be decoded: {error!r}.") from error
