@@ -1,4 +1,4 @@
-"""The settings of one member, its counters, and the response times of its coordinator."""
+"""The settings of one member."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The classic group protocol of one member: JoinGroup and SyncGroup, then heartbeats, and LeaveGroup.
-
-Heartbeats normally go over the connection of the other membership requests. While a JoinGroup or SyncGroup is pending
-there, they are sent on a second connection.
-"""
+"""The classic group protocol of one member: JoinGroup and SyncGroup, then heartbeats, and LeaveGroup."""
 
 from __future__ import annotations
 
