@@ -28,10 +28,10 @@ from spark_group_source.offsets import (
     TopicPartition,
     topics_of,
 )
+from spark_group_source.query.starts.leaders import Leaders
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.leader_epochs import UNCHECKED, UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
 from spark_group_source.wire.metadata import Topic, partitions_of
-from spark_group_source.wire.offset_lookup import list_offsets
 
 
 def starts_of(topics: Mapping[str, Topic], now: float) -> dict[TopicPartition, PinnedStart]:
@@ -61,15 +61,12 @@ class EpochsAtStart(NamedTuple):
 
 
 class LatestAtStart:
-    """One lookup of these partitions. ``epochs`` receives the epochs of the leaders that answered."""
+    """One lookup of these partitions at the ``leaders``."""
 
-    def __init__(
-        self, cluster: Cluster, read_committed: bool, deadline: Deadline, epochs: dict[TopicPartition, int]
-    ) -> None:
+    def __init__(self, leaders: Leaders, cluster: Cluster, deadline: Deadline) -> None:
+        self._leaders = leaders
         self._cluster = cluster
-        self._read_committed = read_committed
         self._deadline = deadline
-        self._epochs = epochs
 
     def offsets(self, pinned: PinnedOffsets) -> dict[TopicPartition, int]:
         """Where the logs ended at the start, as far as leaders answer. ``pinned`` are the partitions as of the start.
@@ -79,11 +76,11 @@ class LatestAtStart:
             BrokerUnavailable, DeadlineExceeded: no leader answers.
         """
         # Before the other lookups: a record that is written between them lies behind this end, and is read.
-        ends = self._list_offsets(dict.fromkeys(pinned, LATEST))
+        ends = self._leaders.offsets(dict.fromkeys(pinned, LATEST))
         epochs = self._epochs_at_start({tp: pinned[tp].epoch for tp in ends})
         exact = {tp for tp in epochs.ends if pinned[tp].leaderless}
         answered = ends.keys() - epochs.unanswered
-        by_time = self._list_offsets({tp: pinned[tp].since for tp in answered - exact})
+        by_time = self._leaders.offsets({tp: pinned[tp].since for tp in answered - exact})
         found: dict[TopicPartition, int] = {}
         for tp in exact | by_time.keys():
             offset = ends[tp]
@@ -109,14 +106,3 @@ class LatestAtStart:
             elif answer.leader_epoch > epoch and answer.end_offset != UNCHECKED:
                 at_start.ends[tp] = answer.end_offset
         return at_start
-
-    def _list_offsets(self, timestamps: Offsets) -> dict[TopicPartition, int]:
-        listed = list_offsets(
-            self._cluster,
-            timestamps,
-            read_committed=self._read_committed,
-            deadline=self._deadline,
-            partial=True,  # the others are looked up again
-        )
-        self._epochs |= listed.epochs
-        return listed.offsets

@@ -21,12 +21,11 @@ from spark_group_source.options.offset_specs import (
 from spark_group_source.options.source_options import SourceOptions, stream_start
 from spark_group_source.query.start_specs import resolve_spec
 from spark_group_source.query.starts.latest_at_start import LatestAtStart
+from spark_group_source.query.starts.leaders import Leaders
 from spark_group_source.query.starts.pinned import PinnedStarts
 from spark_group_source.query.starts.rules import Start, StartRule, Starts
 from spark_group_source.query.starts.unresolved import UnresolvedStarts
 from spark_group_source.text import names, some
-from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.offset_lookup import list_offsets
 
 log = logging.getLogger(__name__)
 
@@ -113,9 +112,10 @@ class StartingOffsets:
 
     def _latest_at_start(self, waiting: PinnedOffsets, clients: KafkaClients, deadline: Deadline) -> Starts:
         """The starts of partitions whose leaders did not answer when the query started, as far as they answer now."""
-        epochs: dict[TopicPartition, int] = {}
-        lookup = LatestAtStart(clients.cluster, self._options.fetch.read_committed, deadline, epochs)
-        return self._starts_at(StartRule.STARTING_OFFSETS, frozenset(waiting), lambda: lookup.offsets(waiting), epochs)
+        leaders = Leaders(clients.cluster, self._options.fetch.read_committed, deadline)
+        lookup = LatestAtStart(leaders, clients.cluster, deadline)
+        rule = StartRule.STARTING_OFFSETS
+        return self._starts_at(rule, frozenset(waiting), lambda: lookup.offsets(waiting), leaders.epochs)
 
     def _by_options(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Starts:
         if not partitions:
@@ -180,7 +180,7 @@ class StartingOffsets:
     ) -> Starts:
         """The starts of these partitions by this rule, as far as leaders answer."""
         fetch = self._options.fetch
-        leaders = _Leaders(clients.cluster, fetch.read_committed, deadline)
+        leaders = Leaders(clients.cluster, fetch.read_committed, deadline)
 
         def look_up() -> Offsets:
             return resolve_spec(spec, partitions, leaders.offsets, fetch.fail_on_data_loss)
@@ -200,27 +200,6 @@ class StartingOffsets:
             return {}
         self._unresolved.note(partitions - offsets.keys(), "no leader answers")
         return {tp: Start(offset, rule, epoch=epochs[tp]) for tp, offset in offsets.items()}
-
-
-class _Leaders:
-    """Returns offsets as far as leaders answer. ``epochs`` has the epochs of those that have answered."""
-
-    def __init__(self, cluster: Cluster, read_committed: bool, deadline: Deadline) -> None:
-        self.epochs: dict[TopicPartition, int] = {}
-        self._cluster = cluster
-        self._read_committed = read_committed
-        self._deadline = deadline
-
-    def offsets(self, timestamps: Offsets) -> Offsets:
-        listed = list_offsets(
-            self._cluster,
-            timestamps,
-            read_committed=self._read_committed,
-            deadline=self._deadline,
-            partial=True,  # the others stay unresolved
-        )
-        self.epochs |= listed.epochs
-        return listed.offsets
 
 
 def _without_commit(spec: StartSpec) -> OffsetSpec | None:

@@ -118,7 +118,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr("spark_group_source.query.starts.starting_offsets.list_offsets", made.list_offsets)
+    monkeypatch.setattr("spark_group_source.query.starts.leaders.list_offsets", made.list_offsets)
     return made
 
 
@@ -705,10 +705,7 @@ def test_a_start_in_an_open_transaction_delays_no_other_and_is_logged_once_a_min
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
-def test_a_log_without_first_records_existed_if_too_few_brokers_said_what_exists(
-    world: World, confirmed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_group_source.query.starts.latest_at_start.list_offsets", world.list_offsets)
+def test_a_log_without_first_records_existed_if_too_few_brokers_said_what_exists(world: World, confirmed: bool) -> None:
     query = Query(world, startingOffsets="latest")
     query.resolver.restore(BatchOffset(), {B: PinnedStart()}, world.clients, confirmed=confirmed)
     if confirmed:
