@@ -16,15 +16,7 @@ from spark_group_source.errors import DeadlineExceeded, OptionError, raise_or_wa
 from spark_group_source.group.commits import GroupOffsets
 from spark_group_source.group.coordinator import retry_until_response
 from spark_group_source.group.membership import RequestFailed
-from spark_group_source.offsets import (
-    UNKNOWN_EPOCH,
-    OffsetRange,
-    Offsets,
-    Partitions,
-    TopicPartition,
-    topics_of,
-    without_topics,
-)
+from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition, topics_of
 from spark_group_source.options.offset_specs import EndSpec, FromCommitted, OffsetSpec, StartSpec
 from spark_group_source.options.source_options import SourceOptions, batch_end, batch_start
 from spark_group_source.query.permissions import TopicPermissions
@@ -79,8 +71,7 @@ class _BatchQuery:
         topics = TopicValidator(self._cluster, subscription, self._fetch.fail_on_data_loss, self._clock).find(logged=())
         partitions = partitions_of(topics.values())
         permissions = TopicPermissions(subscription, self._cluster.options, self._clock)
-        permissions.readable(partitions, self._cluster, self._deadline)
-        partitions = without_topics(partitions, permissions.left_out)
+        partitions = permissions.to_read(partitions, self._cluster, self._deadline)
         if not partitions:
             log.warning("no topic matches %s: there is nothing to read", subscription)
         start, end = batch_start(options), batch_end(options)

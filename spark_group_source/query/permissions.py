@@ -87,6 +87,19 @@ class TopicPermissions:
             return frozenset(partitions)
         return without_topics(partitions, denied)
 
+    def to_read(
+        self, partitions: Collection[TopicPartition], cluster: Cluster, deadline: Deadline | None = None
+    ) -> Partitions:
+        """``partitions`` without those that are :attr:`left_out` after a check as in :meth:`readable`.
+
+        Those of a denied topic that ``subscribe`` or ``assign`` names stay: the read is not complete without them.
+
+        Raises:
+            TopicError: a topic may not be read, and a retry is no use.
+        """
+        self.readable(partitions, cluster, deadline)
+        return without_topics(partitions, self.left_out)
+
     def record_denied(self, topics: Iterable[str]) -> None:
         """A broker denied a request about these topics: a commit, a fetch or a lookup.
 

@@ -24,7 +24,6 @@ from spark_group_source.offsets import (
     may_be_same,
     new_checkpoint_id,
     topics_of,
-    without_topics,
 )
 from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.available_now import AvailableNowTarget
@@ -214,8 +213,7 @@ class BatchPlanner:
 
     def _may_be_read(self, partitions: Partitions) -> Partitions:
         """Without partitions of topics that the query leaves out."""
-        self._assigned_partitions.permissions.readable(partitions, self._clients.cluster)
-        return without_topics(partitions, self._assigned_partitions.permissions.left_out)
+        return self._assigned_partitions.permissions.to_read(partitions, self._clients.cluster)
 
     def _start_may_move_back(self) -> bool:
         """Whether the options may start a partition below the group's commit."""
