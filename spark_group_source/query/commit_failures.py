@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Collection
 
-from spark_group_source.clock import WARN_EVERY, LogEvery
+from spark_group_source.clock import WARN_EVERY, Clock, LogEvery
 from spark_group_source.errors import CommitFailed
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.options.source_options import SourceOptions
@@ -25,17 +25,17 @@ class CommitFailures:
     ``last`` is why the last commit failed that did, for the log; empty since one has succeeded.
     """
 
-    def __init__(self, options: SourceOptions, retry_timer: RetryTimer) -> None:
+    def __init__(self, options: SourceOptions, clock: Clock) -> None:
         self.last = ""
         self._options = options
         self._group_id = options.group.group_id
-        self._clock = retry_timer.clock
-        self._count_timer = RetryTimer(options.commit_retry_interval, retry_timer.clock)
+        self._clock = clock
+        self._count_timer = RetryTimer(options.commit_retry_interval, clock)
         self._in_a_row = 0
         self._logged: dict[str, LogEvery] = {}
         self._rejected_since: float | None = None
         self._rejected_at = 0.0
-        self._warnings = LogEvery(WARN_EVERY, retry_timer.clock)
+        self._warnings = LogEvery(WARN_EVERY, clock)
 
     def succeeded(self) -> None:
         """A commit has succeeded."""

@@ -59,7 +59,7 @@ class Committer:
         self._coordinator = options.group.coordinator
         self._timeout = options.commit_timeout
         self._metadata = CommitMetadata(options, member.counters, metadata_fields)
-        self._failures = CommitFailures(options, retry_timer)
+        self._failures = CommitFailures(options, retry_timer.clock)
         self._one_commit = threading.Lock()
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
