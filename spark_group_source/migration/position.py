@@ -124,20 +124,20 @@ def _with_topics(sources: Iterable[LoggedSource], topics: set[str]) -> list[Logg
     """The sources of exactly these topics; without one, those that have these among their topics."""
     exactly, among_others = [], []
     for logged in sources:
-        if not _is_kafka(logged):
-            continue
-        if topics == logged.topics:
+        topics_read = _topics_read(logged)
+        if topics == topics_read:
             exactly.append(logged)
-        elif topics < logged.topics:
+        elif topics < topics_read:
             among_others.append(logged)
     return exactly if exactly else among_others
 
 
-def _is_kafka(source: LoggedSource) -> bool:
+def _topics_read(source: LoggedSource) -> set[str]:
+    """The topics that a source has read; none if it is not one of Kafka."""
     try:
-        return bool(source.offsets)
+        return source.topics
     except ValueError:
-        return False
+        return set()
 
 
 def kafka_offsets(checkpoint: str, source: LoggedSource) -> dict[TopicPartition, int]:
