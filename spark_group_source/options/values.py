@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 from spark_group_source.offsets import TopicPartition
-from spark_group_source.option import non_blank
+from spark_group_source.option import listed, non_blank
 from spark_group_source.text import quoted
 from spark_group_source.user_code import load
 
@@ -30,16 +30,10 @@ FOREVER = 1e9
 
 def host_ports(text: str) -> tuple[tuple[str, int], ...]:
     """``host:port`` pairs, each once; a scheme before a host is ignored."""
-    pairs = [_host_port(pair) for pair in _listed(text)]
+    pairs = [_host_port(pair) for pair in listed(text)]
     if not pairs:
         raise ValueError("at least one host:port pair, for example broker1:9092")
     return tuple(dict.fromkeys(pairs))
-
-
-def _listed(text: str) -> list[str]:
-    """The parts between commas that are not blank."""
-    parts = [part.strip() for part in text.split(",")]
-    return [part for part in parts if part]
 
 
 def _host_port(pair: str) -> tuple[str, int]:
@@ -92,7 +86,7 @@ def _fitting(text: str, maximum: int) -> str:
 
 def topic_names(text: str) -> tuple[str, ...]:
     """Topic names, each once."""
-    names = tuple(dict.fromkeys(_listed(text)))
+    names = tuple(dict.fromkeys(listed(text)))
     if not names:
         raise ValueError("one or more topic names separated by commas")
     for name in names:
