@@ -122,3 +122,21 @@ assert sum(rows.num_rows for rows in read(pickle.loads(pathlib.Path(sys.argv[1])
     names = imported(code, str(file))
     assert "spark_group_source.records.decode" in names
     assert not {*names} & (SLOW | MEMBERSHIP | {"spark_group_source.auth"})
+
+
+def test_a_process_with_the_drivers_token_imports_nothing_that_requests_one() -> None:
+    code = """
+import time
+from spark_group_source.auth.oauth.client import ClientCredentials
+from spark_group_source.auth.sasl import Sasl
+from spark_group_source.clock import Deadline
+from spark_group_source.text import Secret
+from spark_group_source.wire.security import ExportedToken
+client = ClientCredentials("https://localhost/token", "id", Secret("secret"))
+now = time.time()
+Sasl("OAUTHBEARER", token_provider=client).import_token(ExportedToken(Secret("token"), now + 600, now + 300))
+assert client.fetch(Deadline.after(0.0)).text == "token"
+"""
+    names = imported(code)
+    assert "spark_group_source.auth.oauth.cache" in names
+    assert not {*names} & SLOW

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass, field
+from functools import partial
 
 from spark_group_source.auth.oauth.cache import TokenCache
 from spark_group_source.auth.oauth.endpoint_url import is_local, without_secrets
-from spark_group_source.auth.oauth.token import RefreshWindow
+from spark_group_source.auth.oauth.token import IssuedToken, RefreshWindow
 from spark_group_source.auth.tls import Tls
 from spark_group_source.auth.tokens import Token
 from spark_group_source.clock import Deadline
@@ -85,14 +86,11 @@ os.register_at_fork(after_in_child=_caches.clear)
 
 def token_cache_of(settings: ClientCredentials) -> TokenCache:
     """Returns the token of these settings in this process."""
-    # Imports ssl and urllib, which most processes never need.
-    from spark_group_source.auth.oauth.endpoint import request_token
-
     cache = _caches.get(settings)
     if cache is not None:
         return cache
     new = TokenCache(
-        lambda worked: request_token(settings, worked_before=worked),
+        partial(_request_token, settings),
         endpoint_name(settings),
         settings.window,
         (settings.retry_backoff, settings.retry_backoff_max),
@@ -102,6 +100,13 @@ def token_cache_of(settings: ClientCredentials) -> TokenCache:
     if cache is new:
         _warn_if_unencrypted(settings)
     return cache
+
+
+def _request_token(settings: ClientCredentials, worked_before: bool) -> IssuedToken:
+    # Imports ssl and urllib, which a process with the driver's token does not need.
+    from spark_group_source.auth.oauth.endpoint import request_token
+
+    return request_token(settings, worked_before=worked_before)
 
 
 def _warn_if_unencrypted(settings: ClientCredentials) -> None:
