@@ -10,13 +10,17 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from spark_group_source.errors import CorruptRecords, RecordsError, UnsupportedRecords
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.records.offset_ranges import OffsetRanges
+
+if TYPE_CHECKING:
+    from spark_group_source.records.boundaries import Longs, Memory
 
 
 class BatchLocation(NamedTuple):
@@ -61,6 +65,16 @@ HEADER_SIZE = HEADER.itemsize
 CRC_START = 21
 CODEC, LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 """Masks of ``attributes``."""
+
+
+def headers_at(memory: Memory, starts: Longs) -> npt.NDArray[np.void]:
+    """The headers that begin at these positions."""
+    # A view with a header at every byte: selecting from it is forty times faster than slicing the memory.
+    size = max(len(memory) - HEADER_SIZE + 1, 0)
+    overlapping = np.ndarray(size, f"V{HEADER_SIZE}", memory, strides=(1,))
+    headers: npt.NDArray[np.void] = overlapping[starts].view(HEADER)
+    return headers
+
 
 _SIZE_UP_TO_LENGTH = 12
 _SIZE_UP_TO_MAGIC = 17
@@ -190,9 +204,7 @@ class RecordBatches:
         return count
 
     def _offset_ranges(self, start: int) -> OffsetRanges:
-        size = max(len(self.records) - HEADER_SIZE + 1, 0)
-        overlapping = np.ndarray(size, f"V{HEADER_SIZE}", self.records, strides=(1,))
-        headers = overlapping[np.array(self.boundaries[:-1], np.intp)].view(HEADER)
+        headers = headers_at(self.records, np.array(self.boundaries[:-1], np.int64))
         bases = headers["base_offset"].astype(np.int64)
         return OffsetRanges(start, bases, bases + headers["last_offset_delta"] + 1)
 
