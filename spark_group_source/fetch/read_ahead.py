@@ -19,7 +19,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from spark_group_source.errors import RecordsError
-from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange
+from spark_group_source.offsets import MAX_OFFSET, UNKNOWN_EPOCH, OffsetRange
 from spark_group_source.records.batches import RecordBatches, find_record_batches
 
 log = logging.getLogger(__name__)
@@ -35,8 +35,6 @@ MAX_AGE = 600.0
 
 REMOVAL_INTERVAL = 60.0
 """How often a worker looks for such files, in seconds."""
-
-MAX_INT64 = 2**63 - 1
 
 _PREFIX = "kafka-group-"
 _CHECKSUM = struct.Struct(">I")
@@ -154,7 +152,7 @@ def _first_records(wanted: OffsetRange, start: int, batches: RecordBatches) -> R
     if not len(found) or found.base_offset(0) > wanted.start:
         return None
     try:
-        return found.reliable(wanted.start, wanted.end, MAX_INT64)
+        return found.reliable(wanted.start, wanted.end, MAX_OFFSET)
     except RecordsError:
         return None  # the broker's answer shows whether its log has them so
 
