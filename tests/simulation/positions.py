@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from uuid import UUID
 
+from kafka.protocol.consumer import IsolationLevel
+
 from tests.fake import FakeKafka
 from tests.fake.log import FakeLog
 
@@ -96,12 +98,13 @@ class Positions:
 
     def ends(self, *, open_too: bool = False) -> dict[tuple[str, int], int]:
         """Where each partition ends: before an open transaction, or behind it if ``open_too``."""
+        isolation_level = IsolationLevel.READ_COMMITTED
+        if open_too:
+            isolation_level = IsolationLevel.READ_UNCOMMITTED
         found: dict[tuple[str, int], int] = {}
         for topic, logs in self.kafka.logs.items():
             for number, log in logs.items():
-                found[topic, number] = log.end
-                if log.stable is not None and not open_too:
-                    found[topic, number] = log.stable
+                found[topic, number] = log.committed_end(isolation_level)
         return found
 
     def ends_by_id(self, *, open_too: bool = False) -> dict[tuple[str, int], int]:

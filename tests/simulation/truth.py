@@ -833,11 +833,11 @@ class Truth:
         queries = list(self.queries.values())
         waits = self._reading() or self.membership.waits_for_dead(group) or not all(map(self._reads_on, queries))
         longest = 2 * max(query.slowest_trigger for query in queries)
-        for topic, number in self.positions.ends():
-            starves = not waits and self._stands_still(self.positions.key(group, topic, number), topic)
+        for (topic, number), end in self.positions.ends().items():
+            starves = not waits and self._stands_still(self.positions.key(group, topic, number), topic, end)
             self._must_not_last(queries[0], f"I7: nobody reads {topic}-{number}", starves, longest)
 
-    def _stands_still(self, key: Key, topic: str) -> bool:
+    def _stands_still(self, key: Key, topic: str, end: int) -> bool:
         """Whether records of a partition are to be read, and nobody has read or committed any of it since."""
         at, log = self.positions.at(key), self.positions.log(key)
         progress = len(at.done), at.committed
@@ -848,9 +848,6 @@ class Truth:
             return False
         if not any(subscribes(query, topic, key[2]) for query in self.queries.values()):
             return False
-        end = log.end
-        if log.stable is not None:
-            end = log.stable
         return end > log.start and end - 1 not in at.done
 
     def _reads_on(self, query: Query) -> bool:
