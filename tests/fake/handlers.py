@@ -79,6 +79,10 @@ class RequestHandlers:
             self._groups[group] = FakeGroup(self._changed, removed)
         return self._groups[group]
 
+    def names(self) -> dict[uuid.UUID, str]:
+        """The topics that exist now, by their ids."""
+        return {topic_id: name for name, topic_id in self.ids.items()}
+
     def _view(self, node: int) -> View:
         """What this broker knows of the cluster."""
         return self._frozen.get(node) or View(
@@ -222,7 +226,7 @@ class RequestHandlers:
 
     def _ConsumerGroupDescribe(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         error_code = error or self._coordinator_error(node)
-        names = {topic_id: name for name, topic_id in self.ids.items()}
+        names = self.names()
         groups = [self._current(name).describe_consumer(name, names, error_code) for name in request.group_ids]
         fill(response, groups=groups)
 
@@ -329,7 +333,7 @@ class RequestHandlers:
         """The topic that is fetched, if it exists now: it may be deleted during the wait for records."""
         if request.version < 13:
             return topic.topic if topic.topic in self.ids else None
-        return next((name for name, topic_id in self.ids.items() if topic_id == topic.topic_id), None)
+        return self.names().get(topic.topic_id)
 
     def _has_response(self, request: Any) -> bool:
         for topic in request.topics:

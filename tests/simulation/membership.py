@@ -51,7 +51,7 @@ class Membership:
     def owners(self, group: str, only: str | None = None) -> dict[tuple[str, int], str]:
         """Who owns each partition, or each of one member, as the coordinator has assigned them."""
         state = self.kafka.group(group)
-        names = {topic_id: name for name, topic_id in self.kafka.ids.items()}
+        names = self.kafka.names()
         found: dict[tuple[str, int], str] = {}
         for member in state.consumer.members.values():
             if only is None or only == member.id:

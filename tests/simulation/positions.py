@@ -83,17 +83,13 @@ class Positions:
             if key[1:] == place:
                 at.done.update(range(start, end))
 
-    def names(self) -> dict[UUID, str]:
-        """The topics by their ids."""
-        return {topic_id: name for name, topic_id in self.kafka.ids.items()}
-
     def exists(self, key: Key) -> bool:
         """Whether the topic exists now: no commit can name a former one."""
         return key[1] in map(text, self.kafka.ids.values())
 
     def log(self, key: Key) -> FakeLog:
         """The log of a partition, empty if it is gone."""
-        name = self.names().get(UUID(key[1]), "")
+        name = self.kafka.names().get(UUID(key[1]), "")
         return self.kafka.logs.get(name, {}).get(key[2]) or FakeLog(None)
 
     def ends(self, *, open_too: bool = False) -> dict[tuple[str, int], int]:

@@ -603,7 +603,7 @@ class Scenario:
         life = spark.Life.of_process.get(process.name)
         if life is None or not life.query.is_other_client or api != "OffsetCommit":
             return
-        names, held = {id_: name for name, id_ in self.kafka.ids.items()}, self.kafka.group(GROUP).offsets
+        names, held = self.kafka.names(), self.kafka.group(GROUP).offsets
         for topic in request.topics:
             name = names.get(topic.topic_id, "") if request.version >= 10 else topic.name
             for part in topic.partitions if name in self.kafka.logs else ():

@@ -211,7 +211,7 @@ class Truth:
         self.recreated_at = self.run.now
         longest = max((each.slowest_trigger + each.max_batch_seconds for each in self.queries.values()), default=0.0)
         self.troubles.disturb(longest)
-        self.former_ids |= self.positions.names()
+        self.former_ids |= self.kafka.names()
 
     def expelled(self, query: Query) -> None:
         """The group loses a member."""
@@ -226,7 +226,7 @@ class Truth:
     # What the queries do
 
     def started(self, query: Query, available_now: bool) -> None:
-        self.former_ids |= self.positions.names()
+        self.former_ids |= self.kafka.names()
         self.queries[query.name] = query
         life = f"{query.name}.{query.lives}"
         self.query_of[life] = query
@@ -605,7 +605,7 @@ class Truth:
 
     def _committed(self, process: Process, request: Any, response: Any) -> None:
         query = self.query_of.get(process.name)
-        names = self.positions.names()
+        names = self.kafka.names()
         for topic, answered in zip(request.topics, response.topics, strict=True):
             name = topic.name
             if request.version >= 10:
