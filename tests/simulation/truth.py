@@ -218,8 +218,7 @@ class Truth:
         if "assign" in query.options:
             return
         self.troubles.disturb()
-        self.batches[query.name].lost = True
-        self.uncommitted.pop(query.name, None)
+        self._lost_partitions(query)
         for _, at in self.positions.items():
             at.by = at.owner = ""
 
@@ -625,8 +624,7 @@ class Truth:
         if error_code:
             self.told(f"{what}: refused with {error_code}")
             if error_code in NO_MEMBER:
-                self.batches[query.name].lost = True
-                self.uncommitted.pop(query.name, None)
+                self._lost_partitions(query)
             elif error_code in FENCED and not self.batches[query.name].done:
                 self.batches[query.name].lost = True
             return
@@ -814,12 +812,16 @@ class Truth:
         self._removals = len(self.kafka.removals)
 
     def _lost_member(self, client: str) -> None:
-        """The group has lost a member: what its query has not committed is read again."""
+        """The group has lost a member."""
         self.troubles.disturb()
-        for name, query in self.queries.items():
+        for query in self.queries.values():
             if query.client in client:
-                self.batches[name].lost = True
-                self.uncommitted.pop(name, None)
+                self._lost_partitions(query)
+
+    def _lost_partitions(self, query: Query) -> None:
+        """A query is no member any more: what it has not committed is read again."""
+        self.batches[query.name].lost = True
+        self.uncommitted.pop(query.name, None)
 
     def _is_joined(self, client: str) -> bool:
         """Whether a client is that of a living process that has been in the group."""
