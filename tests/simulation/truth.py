@@ -687,7 +687,11 @@ class Truth:
             self.uncommitted.setdefault(query.name, {}).setdefault(key, set()).update(range(offset, at.committed))
 
     def _starts(self, query: Query, key: Key, start: int) -> None:
-        """I6: where a partition starts without a commit, or anew: the latest offset is that of the query's begin."""
+        """I6: the first commit of a partition, or the first after the group's position was deleted.
+
+        With ``latest`` a query may skip the records that were there when it had its starting offsets, and of these only
+        those before the offset that it tried to commit first: a later try must not skip more.
+        """
         at = self.positions.at(key)
         if query.options["startingOffsets"] == "latest":
             last = self.latest.get(query.name, {}).get(key[1:], 0)
