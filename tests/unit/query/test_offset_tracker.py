@@ -16,21 +16,12 @@ from spark_group_source.query.owned_partition import MAX_REJECTIONS
 from spark_group_source.query.starts.pinned import PinnedStarts
 from spark_group_source.query.starts.rules import Start, StartRule
 from tests.unit.hand_clock import Hand
+from tests.unit.query.own_commits import ours
 
 A, B, C, D = (TopicPartition("t", number) for number in range(4))
 OTHER = TopicPartition("u", 0)
 BOTH = frozenset({A, B})
 OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
-
-
-def ours(offset: int, lineage: int = 0) -> CommittedOffset:
-    return CommittedOffset(offset, commit_metadata({"lineage": lineage} if lineage else {}))
-
-
-def logged(end: int, lineage: int = 0) -> OffsetRange:
-    return OffsetRange(*A, 40, end, lineage=lineage)
-
-
 LOGGED, COMMITTED, MOVED, REPLAYED = StartRule.LOGGED, StartRule.COMMITTED, StartRule.MOVED, StartRule.REPLAYED
 CALLBACK = StartRule.CALLBACK
 

@@ -37,6 +37,7 @@ from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.starts.rules import StartRule
 from spark_group_source.wire.offset_lookup import ListedOffsets
 from tests.unit.hand_clock import Hand
+from tests.unit.query.own_commits import ours
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = frozenset({A, B})
@@ -44,10 +45,6 @@ EXISTING = {A: PinnedStart(), B: PinnedStart()}
 OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
 PATTERN = {"subscribePattern": "t"}
 FAILED = RequestFailed(ErrorAction.RETRY, "why")
-
-
-def ours(offset: int, lineage: int = 0) -> CommittedOffset:
-    return CommittedOffset(offset, commit_metadata({"lineage": lineage} if lineage else {}))
 
 
 class World:

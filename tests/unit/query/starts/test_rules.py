@@ -9,13 +9,10 @@ import pytest
 from spark_group_source.group.commits import CommittedOffset, commit_metadata
 from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.query.starts.rules import Start, StartRule, resume_at
+from tests.unit.query.own_commits import ours
 
 A = TopicPartition("t", 0)
 LOGGED, COMMITTED, MOVED, REPLAYED = StartRule.LOGGED, StartRule.COMMITTED, StartRule.MOVED, StartRule.REPLAYED
-
-
-def ours(offset: int, lineage: int = 0) -> CommittedOffset:
-    return CommittedOffset(offset, commit_metadata({"lineage": lineage} if lineage else {}))
 
 
 def logged(end: int, lineage: int = 0) -> OffsetRange:
