@@ -56,7 +56,7 @@ def look_up(args: argparse.Namespace) -> str:
 
     with closing(GroupLagClient(_look_up_options(args))) as client:
         if args.command == "lag":
-            return group_report.text(group_report.snapshot(client).partitions())
+            return group_report.text(group_report.snapshot(client).partitions(client.group))
         _check_writable(args.output)
         snapshots = group_report.watch(client, args.seconds, args.interval, _say)
         page = group_report.page(client.group, snapshots)

@@ -43,6 +43,7 @@ class MemberDescription:
     """One member.
 
     Attributes:
+        host: where it connects from, as the coordinator writes it: ``/10.0.0.1`` in Kafka.
         partitions: the assigned partitions; empty while a classic group rebalances.
         topics: the topics of its subscription; empty while a classic group rebalances.
         pattern: the pattern by which the brokers find its topics; empty if it has none.
@@ -59,6 +60,11 @@ class MemberDescription:
     pattern: str = ""
     protocol: str = CLASSIC
     epoch: int | None = None
+
+    @property
+    def address(self) -> str:
+        """The host without the slash, for messages."""
+        return self.host.lstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ class GroupDescription:
     @property
     def clients(self) -> str:
         """The number of members, with client id and host of the first ones, for messages."""
-        places = [f"{member.client_id} at {member.host}" for member in self.members]
+        places = [f"{member.client_id} at {member.address}" for member in self.members]
         return f"{len(places)} member(s): {some(places, most=10)}"
 
 
@@ -176,10 +182,9 @@ def _member_of_consumer_group(member: Any) -> MemberDescription:
 
 def _identity(member: Any, instance_id: str | None) -> tuple[str, str, str, str | None]:
     """Member id, client id, host and instance id. Each member chooses its client id and instance id itself."""
-    host = member.client_host.lstrip("/")
     if instance_id is not None:
         instance_id = printable(instance_id)
-    return printable(member.member_id), printable(member.client_id), printable(host), instance_id
+    return printable(member.member_id), printable(member.client_id), printable(member.client_host), instance_id
 
 
 def _assigned(member: Any) -> frozenset[TopicPartition]:

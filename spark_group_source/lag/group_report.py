@@ -22,8 +22,12 @@ from spark_group_source.text import names, printable
 Table = Sequence[tuple[object, ...]]
 """The first row has the titles."""
 
-COLUMNS = ("TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID")
-"""Those of ``kafka-consumer-groups --describe``."""
+COLUMNS = (
+    *("GROUP", "TOPIC", "PARTITION"),
+    *("CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
+    *("CONSUMER-ID", "HOST", "CLIENT-ID"),
+)
+"""Those of ``kafka-consumer-groups --describe``, in its order: scripts that pick columns work with both."""
 
 UNSHOWN = "-"
 """Stands for an unknown value."""
@@ -46,7 +50,7 @@ class Snapshot:
                 owners[tp] = member
         return owners
 
-    def partitions(self) -> Table:
+    def partitions(self, group_id: str) -> Table:
         """A row for each partition that has a commit or an owner; ``-`` stands for what is unknown."""
         owners = self.owners()
         positions, ends = self.sample.positions, self.sample.ends
@@ -58,7 +62,7 @@ class Snapshot:
             if tp in owners:
                 owner = owners[tp]
                 member = (owner.member_id, owner.host, owner.client_id)
-            rows.append((printable(tp.topic), tp.partition, *figures, *member))
+            rows.append((printable(group_id), printable(tp.topic), tp.partition, *figures, *member))
         return rows
 
     def exists(self) -> bool:
@@ -155,7 +159,7 @@ def page(group: str, snapshots: Sequence[Snapshot]) -> str:
     last = snapshots[-1]
     head = f"<meta charset='utf-8'><title>{escape(group)}</title><style>{STYLE}</style>"
     head += f"<h1>{escape(_lag_line(group, snapshots))}</h1><p>{escape(_state_line(last.group))}</p>"
-    body = _section("Partitions", last.partitions())
+    body = _section("Partitions", last.partitions(group))
     body += _section("Members", _members(last.group))
     body += _section("Rebalances", rebalances(snapshots))
     return f"<!doctype html><html lang='en'>{head}{_chart(snapshots)}{body}</html>\n"

@@ -431,7 +431,7 @@ class AvailableNowTarget:
         for member in group.members:
             may_get_partitions = group.state != STABLE
             if member.member_id != me and (may_get_partitions or member.partitions & self._unreached.keys()):
-                owners.append(f"{member.client_id} at {member.host}")
+                owners.append(f"{member.client_id} at {member.address}")
         return owners
 
     def _describe(self) -> GroupDescription | None:

@@ -66,7 +66,7 @@ def why_unassigned(offsets: GroupOffsets, client_id: str, clock: Clock) -> str:
         return f"the coordinator has not answered the join, and the group cannot be described: {error}"
     if isinstance(group, RequestFailed):
         return f"the coordinator has not answered the join, and the group cannot be described: {group.reason}"
-    others = [f"{member.client_id} at {member.host}" for member in group.members if member.client_id != client_id]
+    others = [f"{member.client_id} at {member.address}" for member in group.members if member.client_id != client_id]
     if not others:
         return f"the coordinator has not answered the join; the group is {group.state}"
     return f"the coordinator waits for other members to rejoin; the group is {group.state}, with {some(others)}"

@@ -72,14 +72,14 @@ def test_a_group_with_members_of_both_protocols_is_described_before_during_and_a
         assert probe.describe() == GroupDescription("Dead", "", ())
         with member(options | static, "old", "classic"):
             (old,) = settled("classic", 1).members
-            assert (old.client_id, old.host, old.instance_id) == ("old-local-1-1", "127.0.0.1", "i")
+            assert (old.client_id, old.host, old.instance_id) == ("old-local-1-1", "/127.0.0.1", "i")
             assert (old.protocol, old.epoch, set(old.topics)) == ("classic", None, {topic})
             assert partitions(old) == every
             with member(options, "new", "consumer"):
                 described = settled("consumer", 2)
                 new, old = described.members
                 assert described.assignor == "uniform"
-                assert (new.client_id, new.host, new.instance_id) == ("new-local-1-1", "127.0.0.1", None)
+                assert (new.client_id, new.host, new.instance_id) == ("new-local-1-1", "/127.0.0.1", None)
                 assert (new.protocol, old.protocol, old.instance_id) == ("consumer", "classic", "i")
                 assert new.topics == old.topics == {topic}
                 assert new.epoch is not None

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQueryManager
 
 from spark_group_source.group.counters import Counters
 from spark_group_source.lag.client import GroupLagClient
+from spark_group_source.lag.group_report import snapshot, text
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.model import LagReport
 from spark_group_source.lag.progress_bar import progress_bar
@@ -60,6 +61,12 @@ def listening(spark: SparkSession) -> Iterator[Callable[[LagListener], None]]:
         spark.streams.removeListener(each)
 
 
+def table(printed: str) -> list[list[str]]:
+    """The cells of a table: its titles, then the rows, sorted."""
+    titles, *rows = [line.split() for line in printed[printed.index("GROUP") :].splitlines()]
+    return [titles, *sorted(rows)]
+
+
 @pytest.fixture
 def start(topic: str, group: str, stream: Stream, tmp_path: Path) -> Start:
     """Starts a query of the test's topic and group into nothing: ``start(available_now, **options)``."""
@@ -76,8 +83,10 @@ def test_kafkas_tool_shows_lag_and_owner_of_running_idle_and_stopped_queries(
     kafka: EmbeddedKafka, topic: str, group: str, stream: Stream, read: Read
 ) -> None:
     def lags() -> list[tuple[int, int, str]]:
-        lines = kafka.consumer_groups("--describe", "--group", group).splitlines()
-        cells = sorted(line.split() for line in lines if topic in line.split())
+        """What Kafka's tool prints, which is what ``lag`` prints."""
+        titles, *cells = table(kafka.consumer_groups("--describe", "--group", group))
+        with closing(GroupLagClient(source_options(kafka, topic, group))) as client:
+            assert table(text(snapshot(client).partitions(group))) == [titles, *cells]
         return [(int(each[3]), int(each[5]), each[8]) for each in cells]
 
     reader = read(stream(topic, **{"kafka.client.id": "to-lake"}), held=True)

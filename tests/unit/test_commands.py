@@ -27,7 +27,7 @@ GROUP = "orders-to-lake"
 def seen(at: float, shares: dict[str, set[int]], lag: int = 0, state: str = "Stable") -> Snapshot:
     """A group in which each member owns the partitions given, and each partition has that lag."""
     members = tuple(
-        MemberDescription(name, f"client-{name}", "10.0.0.1", None, frozenset(TopicPartition("t", n) for n in numbers))
+        MemberDescription(name, f"client-{name}", "/10.0.0.1", None, frozenset(TopicPartition("t", n) for n in numbers))
         for name, numbers in shares.items()
     )
     positions = {tp: 1000 + round(at) for each in members for tp in each.partitions}
@@ -107,7 +107,7 @@ def test_the_page_loads_nothing_and_has_lag_rates_members_and_partitions() -> No
     assert found.tags.count("polyline") == 1
     assert "orders-to-lake: lag 22,950,963 in 3 partition(s)" in " ".join(found.text)
     assert "3/s processed, 0/s arrived" not in found.text
-    assert {"client-a", "client-b", "7650321", "10.0.0.1"} <= set(found.text)
+    assert {"client-a", "client-b", "7650321", "/10.0.0.1"} <= set(found.text)
     assert "Stable, protocol classic, assignor cooperative-sticky, 2 member(s)" in found.text
 
 
@@ -132,9 +132,9 @@ def test_client_and_group_names_are_escaped() -> None:
 def test_a_partition_without_an_owner_has_its_lag_in_the_table() -> None:
     tp = TopicPartition("t", 0)
     alone = Snapshot(GroupDescription("Empty", "", ()), Sample(0.0, {tp: 5}, {tp: 9}))
-    assert text(alone.partitions()).splitlines() == [
-        "TOPIC  PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG  CONSUMER-ID  HOST  CLIENT-ID",
-        "t      0          5               9               4    -            -     -",
+    assert text(alone.partitions(GROUP)).splitlines() == [
+        "GROUP           TOPIC  PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG  CONSUMER-ID  HOST  CLIENT-ID",
+        "orders-to-lake  t      0          5               9               4    -            -     -",
     ]
     assert "polyline" in page(GROUP, [alone])
 
@@ -155,10 +155,10 @@ def run(command: str, fake: FakeKafka, *more: str) -> int:
 
 def test_lag_prints_a_row_for_each_partition(fake: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("lag", fake) == 0
-    rows = [line.split()[1:5] for line in capsys.readouterr().out.splitlines()]
-    assert rows[0] == ["PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
-    assert [row[0] for row in rows[1:]] == ["0", "1"]
-    assert sum(int(row[3]) for row in rows[1:]) == 6
+    rows = [line.split()[:6] for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
+    assert [row[:3] for row in rows[1:]] == [[GROUP, "t", "0"], [GROUP, "t", "1"]]
+    assert sum(int(row[5]) for row in rows[1:]) == 6
 
 
 def test_options_come_from_a_file_and_the_command_line_takes_precedence(
@@ -289,4 +289,4 @@ def test_a_partition_with_unknown_lag_is_named_and_the_total_is_a_minimum() -> N
     ends = {tp: end for tp, end in one.sample.ends.items() if tp != silent}
     unknown = replace(one, sample=replace(one.sample, ends=ends))
     assert "lag at least 7 in 1 partition(s), unknown in 1 (t-1)" in page(GROUP, [unknown])
-    assert unknown.partitions()[2][:5] == ("t", 1, 1000, "-", "-")
+    assert unknown.partitions(GROUP)[2][:6] == (GROUP, "t", 1, 1000, "-", "-")

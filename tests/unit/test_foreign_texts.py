@@ -115,7 +115,7 @@ SHOWN: dict[str, Callable[[], str]] = {
     "partition": lambda: str(TopicPartition(EVIL, 0)),
     "range": lambda: str(OffsetRange(EVIL, 0, 1, 2)),
     "largest lag": lambda: str(LagReport("q", "", 0.0, (PartitionLag(TopicPartition(EVIL, 0), 1, 2),))),
-    "assigned topic in a table": lambda: text(assigned_by_another().partitions()[1:]),
+    "assigned topic in a table": lambda: text(assigned_by_another().partitions("g")[1:]),
     "error of a token endpoint": lambda: refused({"error": EVIL, "error_description": EVIL}),
     "claims of a token": lambda: _holder({"sub": EVIL, "scope": [EVIL]}, "sub", "scope"),
 }

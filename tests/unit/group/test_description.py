@@ -80,9 +80,9 @@ def test_a_classic_group_is_described_with_one_request() -> None:
     ]
     client = Coordinator(classic_group("Stable", *members))
     expected = (
-        MemberDescription("m", "a", "10.0.0.1"),
-        MemberDescription("m", "b", "10.0.0.1", None, frozenset({A, B}), frozenset({"t", "u"})),
-        MemberDescription("m", "c", "10.0.0.1"),
+        MemberDescription("m", "a", "/10.0.0.1"),
+        MemberDescription("m", "b", "/10.0.0.1", None, frozenset({A, B}), frozenset({"t", "u"})),
+        MemberDescription("m", "c", "/10.0.0.1"),
     )
     assert described(client) == GroupDescription("Stable", "range", expected, "classic")
     assert client.requested == ["DescribeGroupsRequest"]
@@ -93,8 +93,8 @@ OLD = consumer_member(
     "a", 0, member_type=0, member_epoch=6, subscribed_topic_names=["t"], subscribed_topic_regex="", instance_id="i"
 )
 BOTH = (
-    MemberDescription("m", "a", "10.0.0.1", "i", frozenset({A}), frozenset({"t"}), "", "classic", 6),
-    MemberDescription("m", "b", "10.0.0.1", None, frozenset({B}), frozenset(), "t.*", "consumer", 7),
+    MemberDescription("m", "a", "/10.0.0.1", "i", frozenset({A}), frozenset({"t"}), "", "classic", 6),
+    MemberDescription("m", "b", "/10.0.0.1", None, frozenset({B}), frozenset(), "t.*", "consumer", 7),
 )
 DEAD = GroupDescription("Dead", "", ())
 
