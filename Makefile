@@ -4,7 +4,7 @@ PYTHON ?= python3
 # The oldest and the newest supported Python on this machine, from the PATH or pyenv.
 OLDEST_PYTHON ?= $(call python,3.10 3.11 3.12 3.13 3.14)
 NEWEST_PYTHON ?= $(call python,3.14 3.13 3.12 3.11 3.10)
-OLDEST_SPARK := pyspark==4.0.0
+OLDEST_SPARK ?= pyspark==4.0.0
 VENV := .venv
 OLDEST := .venv-oldest
 NEWEST := .venv-newest
@@ -97,6 +97,7 @@ bench: $(VENV)/bench.stamp | java ## speed compared with Spark's own Kafka sourc
 dist: $(VENV)/dist.stamp | java ## wheel and sdist in dist, each checked in a new environment
 	rm -rf dist $(SMOKE)
 	$(BIN)/pyproject-build --outdir dist
+	$(BIN)/twine check --strict dist/*
 	$(NEWEST_PYTHON) -m venv $(SMOKE)
 	$(SMOKE)/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[spark]"
 	$(TRY) --read

@@ -10,7 +10,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ELSEWHERE = {"README.md": "index.md"}
+ELSEWHERE = {"README.md": "index.md", "spark_group_source/DESIGN.md": "design.md"}
 """Path in the repository -> page of the site."""
 
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")

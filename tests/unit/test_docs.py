@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "spark_group_source"
 DESIGN = PACKAGE / "DESIGN.md"
 PAGES = [
-    REPOSITORY / "README.md",
+    *sorted(REPOSITORY.glob("*.md")),
     DESIGN,
     REPOSITORY / "jobs" / "README.md",
     *sorted((REPOSITORY / "docs").rglob("*.md")),
