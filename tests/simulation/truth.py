@@ -579,12 +579,22 @@ class Truth:
             return
         if self.membership.rebalancing(query.options["kafka.group.id"]):
             return
-        if query.name not in self.to_reset and not self.membership.members(query.options["kafka.group.id"]):
+        alone = not self.membership.members(query.options["kafka.group.id"]) and not self._had_other_owner(query)
+        if query.name not in self.to_reset and alone:
             raise Broken(f"I10: the run of {query.name} ends, and resets nothing")
         for key in self.to_reset.get(query.name, ()):
             at = self.positions.at(key)
             if query.client in self._clients.get(at.owner, "") and at.owned_since < self.run.now - SLACK / 2:
                 raise Broken(f"I10: the run of {query.name} ends, and {key[2]} is not reset")
+
+    def _had_other_owner(self, query: Query) -> bool:
+        """Whether a member that may have left by now owned a partition of a query after the query's start."""
+        group = query.options["kafka.group.id"]
+        for topic, number in self.positions.ends():
+            at = self.positions.at(self.positions.key(group, topic, number))
+            if subscribes(query, topic, number) and at.owner and at.owned_since >= self.began[query.name]:
+                return True
+        return False
 
     # What the coordinator does
 
