@@ -63,7 +63,7 @@ def completed_or_nearest(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def _contradict(name: str, other: str) -> bool:
-    """Whether one of the names has a word, and the other its opposite, or they have other numbers."""
+    """Whether names mean different things: they differ in a digit, or one has the opposite of a word of the other."""
     if sorted(re.findall(r"\d", name)) != sorted(re.findall(r"\d", other)):
         return True
     words, others = _words(name), _words(other)

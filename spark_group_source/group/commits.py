@@ -318,7 +318,7 @@ class GroupOffsets:
         )
 
     def _commit_version(self, *, by_id: bool) -> int | None:
-        """The version of OffsetCommit; ``None`` for the latest that names topics."""
+        """The version of OffsetCommit to send; ``None`` for the latest version that identifies topics by name."""
         if by_id:
             return versions.OFFSET_COMMIT_BY_TOPIC_ID
         if self._settings.consumer_protocol:

@@ -197,7 +197,7 @@ class AvailableNowTarget:
         return not self._unreached
 
     def _look_at_progress(self, own: Offsets) -> None:
-        """Looks up where the group stands, and who owns the rest."""
+        """Looks up the group's commits, and which members own the partitions that have not reached the target."""
         self._progress_at = min(self._progress_at, self._clock())
         deadline = Deadline.after(LOOKUP_TIMEOUT + self._settings.offset_fetch_timeout, self._clock)
         unavailable: dict[TopicPartition, RequestFailed] = {}  # these are unreached, and the others make progress
@@ -243,7 +243,7 @@ class AvailableNowTarget:
         return self._unreached
 
     def lower(self, ends: Offsets) -> None:
-        """These logs were truncated before the target: their end is the target now."""
+        """Lowers the target to the end of each of these logs, which were truncated before it."""
         assert self._target is not None, "set_once() comes first"
         self._tails.forget(ends)
         for offsets in (self._target, self._limits, self._unreached):
@@ -252,7 +252,7 @@ class AvailableNowTarget:
                     offsets[tp] = end
 
     def leave_out(self, topics: Collection[str]) -> None:
-        """The run does not wait for these topics, which may not be read."""
+        """Takes these topics, which may not be read, out of the target."""
         self._remove({tp for tp in self._unreached if tp.topic in topics})
 
     def batch_planned(self, batch: BatchOffset) -> None:
@@ -383,7 +383,7 @@ class AvailableNowTarget:
         self._without_owner = 0.0
 
     def _remove(self, deleted: set[TopicPartition]) -> None:
-        """The run does not wait for deleted partitions, nor does it read them if they are recreated."""
+        """Takes deleted partitions out of the target. The run does not read them even if they are recreated."""
         assert self._target is not None, "set_once() comes first"
         self._tails.forget(deleted)
         for offsets in (self._target, self._limits, self._unreached, self._committed):

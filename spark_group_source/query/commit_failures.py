@@ -1,4 +1,4 @@
-"""Failed commits in a row: their log, and when there are too many."""
+"""Logs failed commits, and decides when too many have failed in a row."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NUMBERS = re.compile(r"[0-9.]+")
 
 
 class CommitFailures:
-    """Counts and logs failed commits. One commit at a time uses it: the committer holds a lock.
+    """Counts and logs failed commits. The committer calls it under a lock, for one commit at a time.
 
-    ``last`` is why the last commit failed that did, for the log; empty since one has succeeded.
+    ``last`` tells the log why the latest commit failed. A successful commit empties it.
     """
 
     def __init__(self, options: SourceOptions, clock: Clock) -> None:
@@ -45,9 +45,10 @@ class CommitFailures:
         self._rejected_since = None
 
     def rejected_in_rebalance(self, why: str) -> None:
-        """The group has moved on to another generation, which is routine: the next try has it.
+        """A commit was rejected because the group has a new generation. This is routine: the next try names it.
 
-        Warns if that lasts for longer than a session, after which the member should have another generation or none.
+        Warns if commits are rejected for longer than a session. By then the member should have the new generation, or
+        be out of the group.
         """
         now, before = self._clock(), self._rejected_at
         self._rejected_at = now

@@ -16,8 +16,9 @@ from spark_group_source.query.owned_partition import OwnedPartition
 
 
 class MetadataSize(Enum):
-    """How much metadata the commits of a query have, for brokers that reject the size before. The value is what the log
-    says if they reject this one too."""
+    """How much metadata the commits of a query have. If brokers reject one size, the next smaller one follows.
+
+    The value names the metadata in the log line about brokers that reject it."""
 
     ALL = "commitMetadata, or the checkpoint's id, is too long"
     LINEAGE = "the metadata is too long"
@@ -32,7 +33,7 @@ class MetadataSize(Enum):
 
 
 class CommitMetadata:
-    """Builds the metadata of commits. One commit at a time uses it: the committer holds a lock.
+    """Builds the metadata of commits. The committer calls it under a lock, for one commit at a time.
 
     ``size`` is how much of the metadata the brokers have accepted so far.
     """
@@ -78,8 +79,10 @@ class CommitMetadata:
 
 
 def _tag_alone(tag: str, lineage: Mapping[str, Any]) -> str:
-    """The tag, if there is no lineage. A tag without its lineage would stand for the first one: without both, the next
-    owner begins a new lineage."""
+    """The tag if the commit has no lineage, else nothing.
+
+    A tag without its lineage would count as one of the first lineage. If both are missing, the next owner begins a new
+    lineage."""
     if lineage:
         return ""
     return tag

@@ -66,7 +66,7 @@ class Committer:
 
     @property
     def last_failure(self) -> str:
-        """Why the last commit failed that did, for the log; empty since one has succeeded."""
+        """Why the latest commit failed, for the log. Empty once a commit has succeeded."""
         return self._failures.last
 
     def commit(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> bool:
@@ -116,13 +116,13 @@ class Committer:
             self._error = error
 
     def ended(self, within: float | None = 0.0) -> bool:
-        """Whether a commit that was begun ends within so many seconds. Caller: the query."""
+        """Waits for a commit on the other thread, and returns whether it ended in time. Caller: the query."""
         if self._thread is not None:
             self._thread.join(within)
         return self._thread is None or not self._thread.is_alive()
 
     def wait(self) -> None:
-        """Waits until a commit that was begun has ended, and raises its error. Caller: the query."""
+        """Waits until the commit on the other thread has ended, and raises its error. Caller: the query."""
         self.ended(within=None)
         if self._error is not None:
             raise self._error
@@ -134,7 +134,7 @@ class Committer:
         return self._send(sent, me, clients, deadline)
 
     def _send(self, sent: Owned, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
-        """Sends these commits, and those again that are rejected for the size of their metadata, with less of it."""
+        """Sends these commits. Sends a commit again, with less metadata, if brokers reject the size of its metadata."""
         offsets = self._to_commit(sent, me)
         ids = {tp: owned.topic_id for tp, owned in sent.items()}
         answer = clients.offsets.commit(me, offsets, deadline, ids)
@@ -170,7 +170,7 @@ class Committer:
         clients: KafkaClients,
         deadline: Deadline,
     ) -> bool:
-        """The commit failed as a whole: commits again at once if only the epoch of ``me`` was out of date."""
+        """Handles a commit that failed as a whole. Commits again at once if only the epoch of ``me`` was outdated."""
         if failure.error is not None and denied(failure.error):
             self._failures.last = failure.reason
             raise failure.error

@@ -101,7 +101,10 @@ class DataLossCheck:
         return None
 
     def _in_same_topics(self, lost: Mapping[TopicPartition, Loss]) -> dict[TopicPartition, Loss]:
-        """Without topics that a broker knows under another id: they were recreated, and other brokers lag behind."""
+        """These partitions without topics that a broker knows under another id, while other brokers lag behind.
+
+        Such a topic was recreated.
+        """
         if not lost:
             return {}
         others = self._topic_ids.under_other_ids(topics_of(lost))
@@ -155,7 +158,7 @@ class DataLossCheck:
             self._restart_recreated(recreated, me)
 
     def _deleted_of(self, topics: set[str]) -> set[str]:
-        """The deleted topics among the ones of these that the query still subscribes to."""
+        """Which of these topics the query still subscribes to, and were deleted."""
         subscribed = {name for name in topics if self._subscription.matches(name)}
         if not subscribed:
             return set()

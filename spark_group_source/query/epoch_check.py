@@ -147,7 +147,7 @@ class EpochCheck:
         return self._clock() - self._older_since.setdefault(tp, self._clock()) > OLDER_EPOCH_TIMEOUT
 
     def _answers(self, epochs: Offsets) -> dict[TopicPartition, EpochEndOffset]:
-        """What leaders say about these epochs; nothing before the next lookup is due."""
+        """Where the leaders say that these epochs end. Empty until the next lookup is due."""
         if not epochs:
             return {}
         if epochs.keys() <= self.unconfirmed and self._clock() < self._retry_at:
@@ -163,14 +163,16 @@ class EpochCheck:
         except RetriableError:
             answers = {}
         if epochs.keys() - self.unconfirmed:
-            log.info("%s have new leaders; %d of %d say where epochs end", names(epochs), len(answers), len(epochs))
+            log.info(
+                "%s changed leaders: checked %d of %d for truncated records", names(epochs), len(answers), len(epochs)
+            )
         took = min(self._clock() - began, LOOKUP_TIMEOUT)  # a process that was suspended must not wait for hours
         self._retry_at = self._clock() + max(MIN_BACKOFF, BACKOFF_FACTOR * took)
         return answers
 
 
 def _changed_epochs(owned: Owned, leader_epochs: Offsets) -> dict[TopicPartition, int]:
-    """The epochs of the positions whose leaders have another one, as far as it is known."""
+    """The epoch of each position whose leader is known to have another epoch."""
     changed = {}
     for tp, partition in owned.items():
         if leader_epochs.get(tp, UNKNOWN_EPOCH) not in (UNKNOWN_EPOCH, partition.epoch):

@@ -112,17 +112,20 @@ class OwnedPartition:
         return (self.position, self.lineage) == (read.start, read.lineage)
 
     def has_moved_since(self, before: OwnedPartition) -> bool:
-        """Whether it has no position any more, or another one than ``before``, in the topic of that moment."""
+        """Whether the position differs from the one in ``before``, or is gone, in the topic that ``before`` names."""
         return self.start is None or (self.topic_id, self.position) != (before.topic_id, before.position)
 
     def is_ahead_of(self, found: CommittedOffset) -> bool:
-        """Whether the group has less than what it has confirmed, because a late commit of ours moved it back."""
+        """Whether a late commit of this query has moved the group back behind the offset that it had confirmed."""
         if self.committed is None or not found.tagged:
             return False
         return (found.lineage, found.offset) < (self.lineage, self.committed)
 
     def start_at(self, start: Start, lineage: int, topic_id: str, epoch: int) -> None:
-        """It starts there, in this lineage of the topic with this id. ``epoch`` is the leader epoch of the offset."""
+        """Starts the partition at ``start``, in this lineage of the topic with this id.
+
+        ``epoch`` is the leader epoch of that offset.
+        """
         self.start, self.lineage, self.topic_id, self.epoch = start, lineage, topic_id, epoch
         self.position = start.offset
 

@@ -173,11 +173,13 @@ class AssignedPartitions:
     def commit_before_leaving(
         self, membership: Callable[[], Membership], clients: KafkaClients, deadline: Deadline
     ) -> Owned:
-        """Commits what is completed, with retries until the deadline; returns what stays uncommitted, also of what the
-        group takes away meanwhile. Caller: the query, at its end.
+        """Commits what is completed, with retries until the deadline. Caller: the query, at its end.
 
-        The coordinator may be moving, a rebalance or another commit may be in progress: each try asks for the
-        ``membership`` of that moment, and looks up the coordinator again if that was the problem.
+        The coordinator may be moving, or a rebalance or another commit may be in progress. So each try asks for the
+        ``membership`` of that moment, and looks up the coordinator again if the coordinator was the problem.
+
+        Returns:
+            what stays uncommitted, including partitions that the group takes away meanwhile.
         """
         # Of the records, not of the membership: that may have ended with the last commit, and nobody has said so yet.
         tried = self.tracker.completed_work()
@@ -217,7 +219,7 @@ class AssignedPartitions:
         return any(owned.has_work for owned in self.tracker.pending(me).values())
 
     def _try_last_commit(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
-        """Whether no further try is needed, or none would help."""
+        """Tries the last commits once. Returns whether they succeeded, or whether no further try would help."""
         try:
             return self._commit_again(me, clients, deadline.at_most(deadline.remaining() / 2))
         except CommitFailed:  # too often for the query, which ends in any case
@@ -236,13 +238,14 @@ class AssignedPartitions:
         return bool(self.tracker.unsettled(me))
 
     def _unresolved(self, me: Membership) -> Partitions:
-        """Of those that are revoked, only the ones for which the revocation waits: it has a deadline."""
+        """The unresolved partitions. Of revoked ones, only those with a commit for which the revocation waits."""
         return self.tracker.unresolved(me) - (me.revoking - self.tracker.uncommitted())
 
     def verify(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> bool:
-        """Makes commits pending again that a late one has moved back: its answer never came. Caller: both threads.
+        """Makes a commit pending again if a late commit has moved the group back behind it. Caller: both threads.
 
-        Returns False if the group's offsets are unknown.
+        A commit is late if its answer never came and the coordinator handles it after a newer one. Returns False if
+        the group's offsets are unknown.
         """
         unsettled = self.tracker.unsettled(me)
         if not unsettled:
@@ -292,8 +295,7 @@ class AssignedPartitions:
         return max(min(took * RESOLVE_BACKOFF_FACTOR, RESOLVE_BACKOFF_MAX), self._failed_lookups.next())
 
     def _blocks_others(self, me: Membership) -> bool:
-        """Whether lookups of starts keep the query from reading its other partitions, and nothing is to be committed
-        for a revocation."""
+        """Whether lookups of start positions delay the other partitions, while no revocation waits for a commit."""
         unresolved = self.tracker.unresolved(me)
         if not unresolved or not self.tracker.positions(me):
             return False
@@ -336,6 +338,6 @@ class AssignedPartitions:
         self.committer.commit(me, clients)
 
     def rewind(self, offsets: Offsets, epochs: Offsets, before: Owned, me: Membership, clients: KafkaClients) -> None:
-        """As :meth:`OffsetTracker.rewind`, and commits that. Caller: the query."""
+        """Rewinds as :meth:`OffsetTracker.rewind` does, and commits the new positions. Caller: the query."""
         self.tracker.rewind(offsets, epochs, before)
         self.committer.commit(me, clients)

@@ -25,7 +25,7 @@ CHECK_TIMEOUT = 5.0
 
 
 class TopicPermissions:
-    """The topics of one query that it may not read now. ``_lock`` guards everything; each thread brings its cluster.
+    """Knows which topics of one query may not be read now. Any thread calls it with a cluster of its own.
 
     A topic that a pattern matches is left out for as long as READ on it is missing: whoever creates a topic could
     otherwise end the query. For a topic that ``subscribe`` or ``assign`` names, the rule of
@@ -71,8 +71,9 @@ class TopicPermissions:
     def readable(
         self, partitions: Collection[TopicPartition], cluster: Cluster, deadline: Deadline | None = None
     ) -> Partitions:
-        """The partitions whose topics may be read, of these. Asks a broker about each topic once, and again about those
-        that may not be read, each time after a backoff.
+        """Returns those of ``partitions`` whose topics may be read.
+
+        Asks a broker about each topic once. Asks again about denied topics, each time after a backoff.
 
         Raises:
             TopicError: a topic may not be read, and a retry is no use.
@@ -90,9 +91,9 @@ class TopicPermissions:
     def to_read(
         self, partitions: Collection[TopicPartition], cluster: Cluster, deadline: Deadline | None = None
     ) -> Partitions:
-        """``partitions`` without those that are :attr:`left_out` after a check as in :meth:`readable`.
+        """Checks the topics as :meth:`readable` does. Returns ``partitions`` without topics that are :attr:`left_out`.
 
-        Those of a denied topic that ``subscribe`` or ``assign`` names stay: the read is not complete without them.
+        Partitions of a denied topic that ``subscribe`` or ``assign`` names stay: without them the read is incomplete.
 
         Raises:
             TopicError: a topic may not be read, and a retry is no use.
@@ -145,7 +146,7 @@ class TopicPermissions:
         self.record_denied(permitted.keys() - granted)
 
     def _permission(self, topic: str) -> Permission:
-        """The permission on a topic; the caller holds the lock."""
+        """The permission on a topic. The caller holds the lock."""
         if topic not in self._permissions:
             name = f"READ on topic '{topic}'"
             self._permissions[topic] = Permission(name, self._principal, optional=self._optional, clock=self._clock)

@@ -212,7 +212,7 @@ class BatchPlanner:
         self._assigned_partitions.permissions.record_denied(error.unauthorized_topics)
 
     def _may_be_read(self, partitions: Partitions) -> Partitions:
-        """Without partitions of topics that the query leaves out."""
+        """These partitions without those of topics that the query leaves out."""
         return self._assigned_partitions.permissions.to_read(partitions, self._clients.cluster)
 
     def _start_may_move_back(self) -> bool:
@@ -253,7 +253,7 @@ class BatchPlanner:
             return None
 
     def _readable(self, owned: Owned) -> dict[TopicPartition, OwnedPartition]:
-        """Without partitions of topics that this client may not read now."""
+        """These partitions without those of topics that this client may not read now."""
         readable = self._assigned_partitions.permissions.readable(owned, self._clients.cluster)
         return {tp: partition for tp, partition in owned.items() if tp in readable}
 

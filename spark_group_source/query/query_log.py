@@ -86,9 +86,11 @@ class QueryLog:
         return f"; since the last such line the coordinator answered {counts}"
 
     def warn_if_slow(self, seconds: float) -> None:
-        """Warns if a batch was in flight for longer than a revocation waits, at most every :data:`SLOW_BATCH_INTERVAL`.
+        """Warns if a batch took longer than a revocation waits for it, at most every :data:`SLOW_BATCH_INTERVAL`.
 
-        ``seconds`` includes the time to the next trigger if completed batches are not reported.
+        Args:
+            seconds: from the plan of the batch to its completion. If Spark does not report completed batches, this
+                includes the wait for the next trigger.
         """
         settings = self._settings
         if seconds <= settings.revocation_timeout:

@@ -23,7 +23,7 @@ class RetryTimer:
             return self._due_at
 
     def try_acquire(self) -> bool:
-        """Takes the try that is due, if one is. The caller that gets True must retry: no other does in the interval."""
+        """Returns True to one caller if a try is due. That caller must retry: no other does in this interval."""
         with self._lock:
             if self.clock() < self._due_at:
                 return False
@@ -31,6 +31,6 @@ class RetryTimer:
             return True
 
     def restart(self, minimum: float = 0.0) -> None:
-        """A try has ended: the next is due after the interval, or after ``minimum`` seconds if that is longer."""
+        """Ends a try: makes the next one due after the interval, or after ``minimum`` seconds if that is longer."""
         with self._lock:
             self._due_at = self.clock() + max(self._interval, minimum)

@@ -263,7 +263,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
     def _close(self, driver: Driver, deadline: Deadline) -> None:
         if not self._lock.acquire(timeout=LOCK_TIMEOUT):
             log.warning(
-                "group %s: the query ends while a join or a commit is in progress", self._options.group.group_id
+                "group %s: the query ends before the coordinator has answered a join or a commit",
+                self._options.group.group_id,
             )
             driver.leave()
             return

@@ -100,7 +100,7 @@ def _first_text(fields: Mapping[str, Any], *names: str) -> str:
 
 
 def _lifetime(expires_in: object, claims: Mapping[str, Any] | None, server_now: float) -> float:
-    """Seconds until the token ends, by the answer or by the token's own claim, whichever is earlier."""
+    """Seconds until the token expires, by the answer's ``expires_in`` or the token's ``exp``, whichever is earlier."""
     lifetimes = []
     seconds = _number(expires_in)
     if seconds is not None:

@@ -326,10 +326,11 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         return client.failure("ConsumerGroupHeartbeat", error_code, topics=topics, broker_message=message)
 
     def _heartbeat_deadline(self, me: ConsumerMembership) -> Deadline:
-        """A heartbeat after an answered one waits for one interval: a lost answer leaves time for another heartbeat.
+        """How long a heartbeat waits for its answer.
 
-        The brokers' session may be shorter than the one that the member assumes. The other heartbeat may need a new
-        connection, so it has more time.
+        If the heartbeat before was answered, this one waits for one interval only. If its answer is lost, there is
+        still time for another heartbeat before the session ends, even if the brokers' session is shorter than the
+        member assumes. The heartbeat after an unanswered one may need a new connection, so it waits for longer.
         """
         deadline = self.within(self.settings.heartbeat_timeout)
         if me.answered is None:

@@ -153,13 +153,20 @@ class StartingOffsets:
         return starts
 
     def _may_have_existed(self) -> bool:
-        """Whether a partition that is found now may have existed at the start: members look once per metadata age."""
+        """Whether a partition that is found now may have existed when the query started.
+
+        Members look for new partitions once per metadata age, so that after two ages a partition counts as added.
+        """
         age = time.time() - self._began_at / 1000
         return not self.confirmed and age < 2 * self._options.wire.metadata_max_age
 
     def _of_existing(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Starts:
-        """The starts of partitions that existed at the start, unknown to the broker that answered then."""
-        log.info("group %s: a broker did not know %s when the query started", self._group_id, names(partitions))
+        """Returns the starts of partitions that existed when the query started, and that its broker did not know."""
+        log.info(
+            "group %s: looking up the start offsets of %s, which a broker did not know when the query started",
+            self._group_id,
+            names(partitions),
+        )
         latest = self._that_start_at_latest(partitions)
         waiting = dict.fromkeys(latest, PinnedStart(since=self._began_at))
         starts = self._latest_at_start(waiting, clients, deadline)
