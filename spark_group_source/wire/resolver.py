@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +29,12 @@ def canonical_names(host: str, deadline: Deadline) -> list[str]:
 
 
 def resolve(host: str, deadline: Deadline) -> list[Any]:
-    """Returns all addresses of a host, without a port."""
+    """Returns all addresses of a host, without a port. A literal address is not looked up, so it takes no thread.
+
+    Raises what :func:`canonical_names` does.
+    """
+    with contextlib.suppress(OSError, ValueError):  # it is a name
+        return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
 
     def look_up() -> list[Any]:
         return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)

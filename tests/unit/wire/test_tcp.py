@@ -14,7 +14,7 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, ProtocolError
 from spark_group_source.testing.ports import free_ports
-from spark_group_source.wire import reachability, resolver, sockets, tcp
+from spark_group_source.wire import reachability, resolver, sockets, tcp, waiting
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.reachability import ADDRESSES, MAX_KEPT, SERVERS
@@ -94,8 +94,7 @@ def test_bootstrap_servers_are_reached_by_canonical_names_if_configured(monkeypa
         for canonical, host in ((True, "localhost"), (False, LOOPBACK)):
             options = WireOptions(((LOOPBACK, port),), "test", canonical_bootstrap=canonical)
             with closing(Cluster(options)) as cluster:
-                cluster.metadata(None, after())
-                kept = cluster._connections._bootstrap
+                kept = cluster._connections.to_bootstrap(LOOPBACK, port, after())
                 reused = cluster._connections.to_bootstrap(LOOPBACK, port, after())
                 assert reused is kept
                 assert reused.host == host
@@ -105,7 +104,9 @@ def test_a_resolver_that_hangs_times_out_and_uses_one_thread_per_host(monkeypatc
     told = threading.Event()
     asked: list[str] = []
 
-    def silent(host: str, *_: object, **__: object) -> list[object]:
+    def silent(host: str, *_: object, flags: int = 0, **__: object) -> list[object]:
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror
         asked.append(host)
         told.wait(LONG)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (LOOPBACK, 0))]
@@ -125,16 +126,35 @@ def test_a_resolver_that_hangs_times_out_and_uses_one_thread_per_host(monkeypatc
 def test_a_late_result_of_the_resolver_fits_any_port(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve, told = socket.getaddrinfo, threading.Event()
 
-    def slow(*given: Any, **more: Any) -> Any:
-        told.wait(LONG)
+    def slow(*given: Any, flags: int = 0, **more: Any) -> Any:
+        if not flags & socket.AI_NUMERICHOST:
+            told.wait(LONG)
+        more["flags"] = flags
         return resolve(*given, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     with pytest.raises(DeadlineExceeded):
-        tcp.connect(LOOPBACK, 1, WireOptions((), "test"), after(0.02))
+        tcp.connect("localhost", 1, WireOptions((), "test"), after(0.02))
     threading.Timer(0.05, told.set).start()
-    with connect(server) as sock:
+    port = server.getsockname()[1]
+    with tcp.connect("localhost", port, WireOptions((), "test"), after()) as sock:
         assert sock.getpeername() == server.getsockname()
+
+
+def test_an_address_takes_no_thread_for_the_resolver(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    call = waiting.call_with_timeout
+
+    def recorded(function: Any, deadline: Deadline, name: str) -> Any:
+        names.append(name)
+        return call(function, deadline, name)
+
+    monkeypatch.setattr(resolver, "call_with_timeout", recorded)
+    connect(server).close()
+    assert [each[4][0] for each in resolver.resolve("::1", after())] == ["::1"]
+    assert names == []
+    assert resolver.resolve("localhost", after())
+    assert names == ["addresses of localhost"]
 
 
 def test_the_longest_timeouts_of_options_work_on_this_system(server: socket.socket) -> None:
