@@ -44,6 +44,7 @@ from spark_group_source.offsets import (
 )
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.connections import LOOKUPS
 
 COMMIT_TAG = "spark-group-source"
 """Start of the metadata of every commit of this source. ``kafka-consumer-groups --reset-offsets`` writes empty
@@ -163,14 +164,12 @@ def _is_of_partition(error_code: int) -> bool:
     return error_action(error_code) in (ErrorAction.SKIP, ErrorAction.TRIM_METADATA)
 
 
-LOOKUPS = ""
-"""The purpose of the connection for offsets: that of a thread's other lookups and not that of the membership. A thread
-sends one request at a time. If its query ends meanwhile, that connection is closed, and the member leaves over the
-other one."""
-
-
 class GroupOffsets:
-    """The offsets of one group, over one thread's cluster."""
+    """The offsets of one group, over one thread's cluster.
+
+    They share the connection of the thread's other lookups, and not that of the membership. A thread sends one request
+    at a time. If its query ends meanwhile, that connection is closed, and the member leaves over the other one.
+    """
 
     def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings

@@ -20,7 +20,7 @@ from spark_group_source.errors import (
 from spark_group_source.wire import versions, waiting
 from spark_group_source.wire.any_broker import MIN_BROKER_TIMEOUT, AnyBroker, Candidate
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.connections import Connections
+from spark_group_source.wire.connections import LOOKUPS, Connections
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.metadata import Broker, Metadata, Topic, build_request, check_response, parse_response
 from spark_group_source.wire.reachability import FIRST_PATIENCE, SERVERS, Address
@@ -70,6 +70,7 @@ class Cluster:
         )
         self._brokers = dict(found.brokers)
         self._connections.close_retired(self._brokers.keys())
+        self._connections.adopt_bootstrap(self._brokers.values())
         now = monotonic()
         if topics is not None:
             self._requested_at.update(dict.fromkeys(topics, now))
@@ -181,6 +182,7 @@ class Cluster:
             if not error_code:
                 broker = Broker(coordinator.node_id, coordinator.host, coordinator.port)
                 self._brokers[broker.id] = broker
+                self._connections.adopt_bootstrap(self._brokers.values())
                 return broker
             if error_code not in _RETRIABLE_COORDINATOR_ERRORS:
                 raise _coordinator_error(group_id, error_code)
@@ -193,7 +195,7 @@ class Cluster:
                 )
             waiting.sleep(seconds, deadline)
 
-    def connection(self, broker_id: int, deadline: Deadline, purpose: str = "") -> Connection:
+    def connection(self, broker_id: int, deadline: Deadline, purpose: str = LOOKUPS) -> Connection:
         """Returns the connection to a broker for one purpose. Requests of different purposes never wait for each other.
 
         Raises:
@@ -216,21 +218,21 @@ class Cluster:
             return FIRST_PATIENCE
         return SERVERS.patience((broker.host, broker.port))
 
-    def is_connected(self, broker_id: int, purpose: str = "") -> bool:
+    def is_connected(self, broker_id: int, purpose: str = LOOKUPS) -> bool:
         """Whether a connection to this broker is open, as far as this host knows."""
         connection = self._connections.get(broker_id, purpose)
         if connection is None:
             return False
         return connection.in_flight > 0 or connection.is_reusable()
 
-    def throttle_remaining(self, broker_id: int, purpose: str = "") -> float:
+    def throttle_remaining(self, broker_id: int, purpose: str = LOOKUPS) -> float:
         """Returns the seconds until this broker reads again from its connection for this purpose."""
         connection = self._connections.get(broker_id, purpose)
         if connection is None:
             return 0.0
         return connection.throttle_remaining
 
-    def supports(self, broker_id: int, api_key: int, version: int, purpose: str = "") -> bool:
+    def supports(self, broker_id: int, api_key: int, version: int, purpose: str = LOOKUPS) -> bool:
         """Whether this broker supports this version of a request; false without a connection for this purpose."""
         connection = self._connections.get(broker_id, purpose)
         if connection is None:

@@ -28,6 +28,7 @@ from spark_group_source.errors import (
 )
 from spark_group_source.wire import sockets, tcp, versions
 from spark_group_source.wire.frames import MAX_FRAME, FrameReader
+from spark_group_source.wire.metadata import advertiser, brokers_of
 from spark_group_source.wire.reachability import ADDRESSES
 from spark_group_source.wire.response import Response, correlation_id, header_size
 from spark_group_source.wire.security import SignIn
@@ -52,7 +53,9 @@ class Connection:
     """A connection to one broker. Use :meth:`open`.
 
     ``used_at`` is when the last request was sent, ``responded_at`` when the last response came, in monotonic seconds.
-    ``supported`` are the API versions that the broker supports.
+    ``supported`` are the API versions that the broker supports. ``advertised_by`` is the id of the only broker that
+    advertises the address of the connection, as the broker at the other end has it; ``None`` before
+    :meth:`request_cluster_id`, and if there is no such broker.
 
     A connection belongs to one thread and one process: only their order matches requests and responses. Neither
     another thread nor a forked child may use it.
@@ -62,6 +65,7 @@ class Connection:
         self.host = host
         self.port = port
         self.broker_id = broker_id
+        self.advertised_by: int | None = None
         self.used_at = monotonic()
         self.responded_at: float | None = None
         self.supported: versions.Supported = {}
@@ -130,11 +134,22 @@ class Connection:
         self.send(request, deadline)
         return self.receive(deadline)
 
+    def name_broker(self, broker_id: int) -> None:
+        """Makes errors and log lines name the broker with this id."""
+        self.broker_id = broker_id
+        self._frame_reader.peer = str(self)
+        self._throttle.peer = str(self)
+
     def request_cluster_id(self, deadline: Deadline) -> str | None:
-        """Returns the id of the broker's cluster, or ``None`` if it reports none. Raises what :meth:`call` does."""
+        """Returns the id of the broker's cluster, or ``None`` if it reports none; sets ``advertised_by``.
+
+        Raises what :meth:`call` does.
+        """
         # Without topics the response is small in any cluster.
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False, include_topic_authorized_operations=False)
-        reported: str | None = self.call(request, deadline).cluster_id
+        response = self.call(request, deadline)
+        self.advertised_by = advertiser(brokers_of(response).values(), (self.host, self.port))
+        reported: str | None = response.cluster_id
         return reported
 
     def send(self, request: Any, deadline: Deadline) -> None:

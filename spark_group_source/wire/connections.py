@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from spark_group_source.clock import Deadline, monotonic
 from spark_group_source.errors import (
@@ -16,11 +16,14 @@ from spark_group_source.errors import (
 from spark_group_source.wire import resolver, versions
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.identity import ClusterIdentity
-from spark_group_source.wire.metadata import Broker
+from spark_group_source.wire.metadata import Broker, advertiser
 from spark_group_source.wire.reachability import SERVERS, Address
 from spark_group_source.wire.reconnect_backoff import ReconnectBackoff
 from spark_group_source.wire.rejections import AuthFailures
 from spark_group_source.wire.wire_options import WireOptions
+
+LOOKUPS = ""
+"""The purpose of the connection for a thread's lookups, also of committed offsets, and for its commits."""
 
 
 class Connections:
@@ -84,6 +87,28 @@ class Connections:
             raise
         SERVERS.record_success((host, port))
         return self._bootstrap
+
+    def adopt_bootstrap(self, brokers: Iterable[Broker]) -> None:
+        """Makes the connection to a bootstrap server that of the broker behind it, which then needs no second one.
+
+        Only the broker that alone advertises the server's address may be behind it: no broker advertises the address of
+        a load balancer, and an address that several brokers advertise may lead to any of them. The broker at the other
+        end has to agree, which answered when the connection was opened: ``brokers`` may come from another broker.
+
+        Args:
+            brokers: the brokers that this cluster knows now.
+        """
+        bootstrap = self._bootstrap
+        if bootstrap is None or bootstrap.closed or bootstrap.advertised_by is None:
+            return
+        broker_id = bootstrap.advertised_by
+        if advertiser(brokers, (bootstrap.host, bootstrap.port)) != broker_id:
+            return
+        if self.get(broker_id, LOOKUPS) is not None:
+            return
+        bootstrap.name_broker(broker_id)
+        self._by_purpose[broker_id, LOOKUPS] = bootstrap
+        self._bootstrap = None
 
     def check_cluster(self, connection: Connection, reported: str | None) -> None:
         """Checks the cluster id that the broker at the other end of a connection has reported, ``None`` for none.

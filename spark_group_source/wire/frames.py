@@ -35,11 +35,11 @@ class FrameReader:
     """Receives one response at a time, each into a buffer of its size. It can resume after an interrupted wait.
 
     Args:
-        peer: names the broker in errors.
+        peer: names the broker in errors; may be set later.
     """
 
     def __init__(self, peer: str) -> None:
-        self._peer = peer
+        self.peer = peer
         self.max_frame = MAX_FRAME_BEFORE_SIGN_IN
         self._size = bytearray(_SIZE.size)
         self._frame: memoryview | None = None
@@ -94,7 +94,7 @@ class FrameReader:
         return memoryview(self._buffer)[:size]
 
     def _impossible_size(self, size: int) -> ProtocolError:
-        happened = f"Broker {self._peer} announces a response of {size} bytes"
+        happened = f"Broker {self.peer} announces a response of {size} bytes"
         # A length before the sign-in, or any length from an HTTP server, may be text or part of another protocol.
         if size > MAX_FRAME and self.max_frame == MAX_FRAME and self._size != b"HTTP":
             return ProtocolError(f"{happened}; this source receives at most {MAX_FRAME}.", _TOO_LARGE)

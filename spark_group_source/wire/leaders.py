@@ -20,6 +20,7 @@ from spark_group_source.errors import (
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.connections import LOOKUPS
 from spark_group_source.wire.metadata import Topic
 
 CONSUMER = -1
@@ -53,7 +54,7 @@ def send_to_leaders(
     values: Offsets,
     build_request: Callable[[Offsets], Any],
     deadline: Deadline,
-    purpose: str = "",
+    purpose: str = LOOKUPS,
 ) -> tuple[list[Any], PartitionErrors]:
     """Sends one request to every leader; returns the responses, and the errors by partition.
 

@@ -12,6 +12,7 @@ from kafka.protocol.metadata import MetadataRequest
 from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, BrokerUnavailable
 from spark_group_source.offsets import Partitions, from_numbers
 from spark_group_source.wire import versions
+from spark_group_source.wire.reachability import Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,19 @@ def build_request(topics: Collection[str] | None, *, with_permissions: bool = Fa
     )
 
 
+def brokers_of(response: Any) -> dict[int, Broker]:
+    """The brokers by their ids, as kafka-python's response names them."""
+    return {each.node_id: Broker(each.node_id, each.host, each.port, each.rack) for each in response.brokers}
+
+
+def advertiser(brokers: Iterable[Broker], address: Address) -> int | None:
+    """The id of the broker that advertises an address; ``None`` if no broker does, or more than one."""
+    advertising = [broker.id for broker in brokers if (broker.host, broker.port) == address]
+    if len(advertising) != 1:
+        return None
+    return advertising[0]
+
+
 def check_response(response: Any) -> None:
     """Rejects the response of a broker that has just started and does not know the cluster or any topic yet.
 
@@ -96,10 +110,7 @@ def check_response(response: Any) -> None:
 def parse_response(response: Any) -> Metadata:
     """Converts kafka-python's response."""
     with_epochs = response.version >= versions.RELIABLE_EPOCHS
-    return Metadata(
-        {each.node_id: Broker(each.node_id, each.host, each.port, each.rack) for each in response.brokers},
-        {each.name: _topic(each, with_epochs) for each in response.topics},
-    )
+    return Metadata(brokers_of(response), {each.name: _topic(each, with_epochs) for each in response.topics})
 
 
 _NO_ID = UUID(int=0)

@@ -19,11 +19,11 @@ class Throttle:
     """The throttling of one connection.
 
     Args:
-        peer: names the broker in errors.
+        peer: names the broker in errors; may be set later.
     """
 
     def __init__(self, peer: str, clock: Clock = monotonic) -> None:
-        self._peer = peer
+        self.peer = peer
         self._clock = clock
         self._until = 0.0
         self._warnings = LogEvery(WARN_EVERY, clock)
@@ -34,7 +34,7 @@ class Throttle:
             return
         self._until = max(self._until, self._clock() + seconds)
         if self._warnings.try_acquire():
-            log.warning("quota exceeded: broker %s throttles this client for %.1f s", self._peer, seconds)
+            log.warning("quota exceeded: broker %s throttles this client for %.1f s", self.peer, seconds)
 
     def remaining(self) -> float:
         """Returns the seconds until the broker reads again."""
@@ -52,7 +52,7 @@ class Throttle:
             return
         if deadline.remaining() < remaining:
             raise DeadlineExceeded(
-                f"{request} was not sent: broker {self._peer} throttles this client for another {remaining:.1f} s.",
+                f"{request} was not sent: broker {self.peer} throttles this client for another {remaining:.1f} s.",
                 "Raise the brokers' quota for this user or client id.",
             )
         sleep(remaining, deadline)

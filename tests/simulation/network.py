@@ -385,8 +385,10 @@ class Connection(connection.Connection):
         return opened
 
     def request_cluster_id(self, deadline: Deadline) -> str | None:
-        """Costs no message: the real connection asks its broker."""
+        """Costs no message: the real connection asks its broker. Each broker of the cluster has its own address."""
         channel: Any = self._open_socket()
+        if channel.broker.cluster_id is None:
+            self.advertised_by = channel.broker.node
         cluster_id: str | None = channel.broker.cluster_id
         return cluster_id
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -184,6 +186,101 @@ def test_an_open_connection_is_reused_and_a_broken_connection_is_not(fake: FakeK
     eventually(lambda: not kept.is_reusable())
     assert cluster.connection(1, after()).is_reusable()
     assert kept.closed
+
+
+def served(fake: FakeKafka) -> int:
+    """How many connections the brokers have accepted."""
+    return fake.request_count("ApiVersions")
+
+
+def one_bootstrap_server(fake: FakeKafka, **more: Any) -> WireOptions:
+    return replace(wire_options(fake, **more), bootstrap_servers=(("127.0.0.1", fake.brokers[1].port),))
+
+
+@pytest.mark.parametrize("lookup", ["metadata", "coordinator"])
+def test_a_bootstrap_connection_is_that_of_the_broker_that_advertises_the_address(fake: FakeKafka, lookup: str) -> None:
+    with closing(Cluster(one_bootstrap_server(fake))) as cluster:
+        if lookup == "metadata":
+            cluster.metadata(["t"], after())
+        else:
+            assert cluster.find_coordinator("g", after()).id == 1
+        kept = cluster.connection(1, after())
+        assert str(kept) == f"1 (127.0.0.1:{fake.brokers[1].port})"
+        cluster.metadata_from(1, ["t"], after())
+        cluster.metadata(["t"], after())
+        assert served(fake) == 1
+        cluster.connection(1, after(), "fetch")
+        cluster.connection(2, after())
+        assert served(fake) == 3
+
+
+def test_the_bootstrap_server_is_tried_again_when_its_broker_is_in_no_metadata(fake: FakeKafka) -> None:
+    with closing(Cluster(one_bootstrap_server(fake))) as cluster:
+        cluster.metadata(None, after())
+        fake.fenced = {1}
+        assert set(cluster.metadata(None, after()).brokers) == {2}
+        fake.brokers[2].hung = True
+        assert set(cluster.metadata(None, after(4.0)).brokers) == {2}, "as the bootstrap server says"
+
+
+def advertised(*ports: int) -> Callable[[Any], None]:
+    """Makes brokers advertise these ports, in the order of their ids."""
+
+    def edit(answer: Any) -> None:
+        for each, port in zip(answer.brokers, ports, strict=True):
+            each.port = port
+
+    return edit
+
+
+def test_an_address_that_several_brokers_advertise_is_no_brokers_own(fake: FakeKafka) -> None:
+    """A load balancer may connect each connection to any of them."""
+    port = fake.brokers[1].port
+    for api in ("ClusterId", "Metadata"):
+        fake.next(api, Fault(edit=advertised(port, port)), times=100)
+    for lookup in ("metadata", "coordinator"):
+        before = served(fake)
+        with closing(Cluster(one_bootstrap_server(fake))) as cluster:
+            if lookup == "metadata":
+                cluster.metadata(["t"], after())
+            else:
+                cluster.find_coordinator("g", after())
+            bootstrap = cluster._connections._bootstrap
+            assert bootstrap is not None
+            assert cluster.connection(1, after()) is not bootstrap
+        assert served(fake) == before + 2
+
+
+def test_the_address_of_a_load_balancer_is_no_brokers(fake: FakeKafka) -> None:
+    options = replace(one_bootstrap_server(fake), bootstrap_servers=(("localhost", fake.brokers[1].port),))
+    with closing(Cluster(options)) as cluster:
+        cluster.metadata(["t"], after())
+        assert cluster.connection(1, after()) is not cluster._connections._bootstrap
+        assert served(fake) == 2
+
+
+def test_the_broker_at_the_other_end_says_who_advertises_its_address(fake: FakeKafka) -> None:
+    """Another broker's metadata may name a broker that has the address by now, or had it before."""
+    first, second = fake.brokers[1].port, fake.brokers[2].port
+    fake.next("ClusterId", Fault(edit=advertised(second, first)))
+    with closing(Cluster(one_bootstrap_server(fake))) as cluster:
+        cluster.metadata(["t"], after())
+        bootstrap = cluster._connections._bootstrap
+        assert bootstrap is not None
+        assert cluster.connection(1, after()) is not bootstrap
+
+
+def test_a_bootstrap_connection_replaces_no_open_connection_of_its_broker(fake: FakeKafka) -> None:
+    with closing(Cluster(one_bootstrap_server(fake))) as cluster:
+        cluster.metadata(None, after())
+        kept = cluster.connection(1, after())
+        bootstrap = cluster._connections.to_bootstrap("127.0.0.1", fake.brokers[1].port, after())
+        cluster.metadata(None, after())
+        assert cluster.connection(1, after()) is kept
+        kept.close()
+        cluster.metadata_from(2, None, after())
+        cluster._connections.adopt_bootstrap(cluster._brokers.values())
+        assert cluster.connection(1, after()) is bootstrap
 
 
 def test_connections_to_a_retired_broker_are_closed_after_it_ended_them(fake: FakeKafka, cluster: Cluster) -> None:
