@@ -71,7 +71,8 @@ _HINTS = {
 
 
 class CoordinatorClient:
-    """One connection to a group's coordinator, over one thread's cluster. Finds the coordinator if it is unknown.
+    """One connection to a group's coordinator, over one thread's cluster. Finds the coordinator if it is unknown: by
+    what another client of the query has found, or else by asking the brokers.
 
     Each ``purpose`` has its own connection: a JoinGroup that waits at the broker delays all later requests on its own.
     """
@@ -94,10 +95,12 @@ class CoordinatorClient:
         self._purpose = purpose
         self._timings = timings
         self._broker_id: int | None = None
+        self._has_looked_up = False
 
     def rediscover(self) -> None:
-        """Finds the coordinator again before the next request."""
+        """Looks the coordinator up again before the next request."""
         self._broker_id = None
+        self._has_looked_up = True
 
     @property
     def broker_id(self) -> int | None:
@@ -158,10 +161,32 @@ class CoordinatorClient:
         return connection.receive(deadline.at_most(self._cluster.options.request_timeout))
 
     def _connect(self, deadline: Deadline) -> Connection:
+        if self._broker_id is None and not self._has_looked_up:
+            connection = self._connect_to_current(deadline)
+            if connection is not None:
+                return connection
         if self._broker_id is None or self._broker_id != self._current.id:
             self._find(deadline)
         assert self._broker_id is not None
         return self._cluster.connection(self._broker_id, deadline, self._purpose)
+
+    def _connect_to_current(self, deadline: Deadline) -> Connection | None:
+        """Connects to the coordinator that another client of the query has found; ``None`` if none of them has, or if
+        the connection fails: another broker may be the coordinator by now.
+
+        Raises:
+            AuthenticationFailed: as :meth:`Cluster.connection`.
+        """
+        found = self._current.broker
+        if found is None:
+            return None
+        self._cluster.add_broker(found)
+        try:
+            connection = self._cluster.connection(found.id, deadline, self._purpose)
+        except (BrokerUnavailable, DeadlineExceeded, ProtocolError):
+            return None
+        self._broker_id = found.id
+        return connection
 
     def connect(self, deadline: Deadline) -> RequestFailed | None:
         """Connects to the coordinator, so that :meth:`supports` knows its versions; ``None`` if that succeeded."""
@@ -204,7 +229,9 @@ class CoordinatorClient:
         self._current.permission.granted()
 
     def _find(self, deadline: Deadline) -> None:
-        self._broker_id = self._current.id = self._cluster.find_coordinator(self._group_id, deadline).id
+        self._has_looked_up = True
+        self._current.broker = self._cluster.find_coordinator(self._group_id, deadline)
+        self._broker_id = self._current.id
 
     def find_coordinator(self, deadline: Deadline) -> RequestFailed | None:
         """Finds the coordinator now; ``None`` if that succeeded.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spark_group_source.grace import Permission
+from spark_group_source.wire.metadata import Broker
 
 
 @dataclass(slots=True)
@@ -15,11 +16,19 @@ class CurrentCoordinator:
     But one that knows the member's generation also knows all commits before it.
 
     Attributes:
-        id: the broker that a client found last. A client that knows another one looks it up again.
+        broker: the broker that a client found last. A client that knows another one looks it up again; one that has not
+            looked it up yet asks this one.
         knows_generation: the broker that last answered the member as one of its present generation.
         permission: READ on the group, as coordinators have granted or denied it.
     """
 
-    id: int | None = None
+    broker: Broker | None = None
     knows_generation: int | None = None
     permission: Permission = field(default_factory=lambda: Permission("READ on the group"))
+
+    @property
+    def id(self) -> int | None:
+        """The id of the broker that a client found last."""
+        if self.broker is None:
+            return None
+        return self.broker.id

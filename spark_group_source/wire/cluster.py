@@ -195,6 +195,10 @@ class Cluster:
                 )
             waiting.sleep(seconds, deadline)
 
+    def add_broker(self, broker: Broker) -> None:
+        """Makes a broker known that another client of the query has found. A broker that is known keeps its address."""
+        self._brokers.setdefault(broker.id, broker)
+
     def connection(self, broker_id: int, deadline: Deadline, purpose: str = LOOKUPS) -> Connection:
         """Returns the connection to a broker for one purpose. Requests of different purposes never wait for each other.
 

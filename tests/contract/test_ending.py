@@ -176,7 +176,7 @@ def test_a_query_that_can_only_leave_says_what_stays_uncommitted(
     """Another thread waits for a commit."""
     query = on_fake.start_batch(5, **NO_RETRY)
     query.finish()
-    on_fake.next("OffsetCommit", Fault(silent=True, drop="before"))
+    on_fake.next("OffsetCommit", Fault(silent=True))
     query.driver.complete(query.end)
     query.driver.leave()
     assert not fake.group(on_fake.group).members

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,6 +15,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.group.classic.messages import JoinResult, MembershipRequests
 from spark_group_source.group.commits import CommittedOffset, GroupOffsets
 from spark_group_source.group.coordinator import WhileWaiting, retry_until_response
+from spark_group_source.group.current_coordinator import CurrentCoordinator
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.settings import GroupSettings
@@ -29,6 +31,12 @@ from tests.waiting import TIMEOUT
 MANY = 2_500
 TP = TopicPartition("t", 0)
 SETTINGS = GroupSettings("g", Subscription(("t",)), WireOptions(()))
+
+
+@pytest.fixture(autouse=True)
+def unknown_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client of the query has found the coordinator yet."""
+    monkeypatch.setattr(sys.modules[__name__], "SETTINGS", replace(SETTINGS, coordinator=CurrentCoordinator()))
 
 
 @pytest.fixture
@@ -111,6 +119,43 @@ def test_the_failure_of_one_partition_leaves_the_others_to_a_caller_that_can_use
         assert found.keys() == {TP}
 
 
+def other_client(fake: FakeKafka, offsets: GroupOffsets) -> tuple[Cluster, GroupOffsets]:
+    """Another client of the same query, in a thread of its own."""
+    cluster = Cluster(offsets._client._cluster.options)
+    return cluster, GroupOffsets(cluster, SETTINGS)
+
+
+def test_a_client_begins_with_the_coordinator_that_another_client_of_the_query_has_found(
+    fake: FakeKafka, offsets: GroupOffsets
+) -> None:
+    deadline = Deadline.after(TIMEOUT)
+    assert offsets.committed([TP], deadline) == {}
+    assert fake.request_count("FindCoordinator") == 1
+    opened = fake.request_count("ApiVersions")
+    cluster, other = other_client(fake, offsets)
+    with closing(cluster):
+        assert other.committed([TP], deadline) == {}
+        assert fake.request_count("FindCoordinator") == 1
+        assert fake.request_count("ApiVersions") == opened + 1
+        other._client.rediscover()
+        assert other.committed([TP], deadline) == {}
+        assert fake.request_count("FindCoordinator") == 2, "a client that lost its coordinator asks the brokers"
+
+
+def test_a_client_looks_the_coordinator_up_if_the_one_of_another_client_cannot_be_reached() -> None:
+    with FakeKafka(brokers=2) as fake:
+        fake.create_topic("t")
+        options = WireOptions((("127.0.0.1", fake.brokers[1].port),), "test")
+        deadline = Deadline.after(TIMEOUT)
+        fake.coordinator = 2
+        with closing(Cluster(options)) as first, closing(Cluster(options)) as second:
+            assert GroupOffsets(first, SETTINGS).committed([TP], deadline) == {}
+            fake.brokers[2].stop()
+            fake.coordinator = 1
+            assert GroupOffsets(second, SETTINGS).committed([TP], deadline) == {}
+    assert SETTINGS.coordinator.id == 1
+
+
 def test_a_former_coordinator_never_tells_a_member_what_is_committed() -> None:
     """Suspended or cut off, it still answers lookups of the coordinator and of offsets, with those of its time."""
     with FakeKafka(brokers=2) as fake:
@@ -125,6 +170,7 @@ def test_a_former_coordinator_never_tells_a_member_what_is_committed() -> None:
         with closing(Cluster(WireOptions((("127.0.0.1", fake.brokers[1].port),), "test"))) as cluster:
             deadline, offsets = Deadline.after(TIMEOUT), GroupOffsets(cluster, SETTINGS)
             me = _join(MembershipRequests(cluster, SETTINGS), deadline)
+            offsets._client.rediscover()
             fake.next("FindCoordinator", Fault(edit=names_broker_1))
             former = offsets.committed([TP], deadline, me)
             assert isinstance(former, RequestFailed)

@@ -256,3 +256,24 @@ def test_a_topic_of_unknown_id_is_read_later(fake: FakeKafka, start: Start, monk
         nothing = driver.plan_batch(BatchOffset(), None)
     assert not nothing.reads()
     assert [each.topic_id for each in driver.plan_batch(nothing, None).reads()] == [str(fake.ids["t"])]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_query_has_four_connections_to_its_broker(fake: FakeKafka, protocol: str) -> None:
+    """One for the lookups of each of its three threads, and one for the membership."""
+    base = {
+        "kafka.bootstrap.servers": fake.bootstrap_servers,
+        "kafka.group.id": "g",
+        "kafka.group.protocol": protocol,
+        "subscribe": "t",
+        "startingOffsets": "earliest",
+    }
+    with drivers(base) as begin:
+        driver = begin()
+        planned = driver.plan_batch(BatchOffset(), None)
+        assert spans(planned) == {0: (0, 10)}
+        driver.complete(planned)
+        driver._assigned_partitions.committer.wait()
+        assert fake.group("g").offsets["t", 0][0] == 10
+        assert fake.request_count("ApiVersions") == 4
+        assert fake.request_count("FindCoordinator") == 1
