@@ -18,10 +18,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from exactly_once import add_rewind, begin_merging
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from stream_job import job_parser, run, shape, source
+from stream_job import add_rewind, begin, job_parser, run, shape, source
+
+from spark_group_source.exactly_once import DeltaSink, foreach_batch
 
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -41,7 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
 def start(spark: SparkSession, args: argparse.Namespace) -> list[StreamingQuery]:
     """Creates the table and starts the query."""
     rows = shape(source(spark, args), args.schema)
-    return [begin_merging(rows, args, f"delta.`{args.output}`", "USING delta PARTITIONED BY (partition)")]
+    sink = DeltaSink(f"delta.`{args.output}`", rewind=args.rewind)
+    sink.create(rows)
+    return [begin(foreach_batch(rows.writeStream, args.checkpoint, sink.write), args)]
 
 
 if __name__ == "__main__":

@@ -20,16 +20,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from exactly_once import add_rewind, begin_merging
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from stream_job import job_parser, run, shape, source
+from stream_job import add_rewind, begin, job_parser, run, shape, source
 
-LAYOUT = """USING iceberg PARTITIONED BY (partition, days(timestamp))
-    TBLPROPERTIES ('write.merge.mode' = 'merge-on-read', 'write.merge.isolation-level' = 'serializable')"""
-UNMATCHED = "WHEN MATCHED AND false THEN DELETE"
-"""Spark runs a MERGE that can only insert as a plain append, of which Iceberg does not check whether another writer has
-added the same rows since."""
+from spark_group_source.exactly_once import IcebergSink, foreach_batch
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,7 +51,9 @@ def hadoop_catalog(name: str, warehouse: str) -> dict[str, str]:
 def start(spark: SparkSession, args: argparse.Namespace) -> list[StreamingQuery]:
     """Creates the table and starts the query."""
     rows = shape(source(spark, args), args.schema)
-    return [begin_merging(rows, args, args.table, LAYOUT, UNMATCHED)]
+    sink = IcebergSink(args.table, rewind=args.rewind)
+    sink.create(rows)
+    return [begin(foreach_batch(rows.writeStream, args.checkpoint, sink.write), args)]
 
 
 if __name__ == "__main__":

@@ -51,6 +51,12 @@ def job_parser(prog: str, about: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def add_rewind(parser: argparse.ArgumentParser) -> None:
+    """Adds the choice what a rewind of the group means for the table."""
+    about = "records that the table has, after the group was moved back: skip them (default), or write them again"
+    parser.add_argument("--rewind", choices=["skip", "write"], default="skip", help=about)
+
+
 def run(
     args: argparse.Namespace,
     start: Callable[[SparkSession, argparse.Namespace], list[StreamingQuery]],

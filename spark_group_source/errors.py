@@ -16,6 +16,7 @@
     │   └── GroupError            the group coordinator rejects this member permanently
     ├── CommitFailed              all attempts to commit failed, and ``onCommitFailure`` is ``fail``
     ├── DataLoss                  Kafka no longer has records that the query needs
+    ├── MissingRows               a table written exactly once lacks records before the batch
     └── RecordsError              a record batch cannot be decoded
         ├── CorruptRecords        it is damaged: its CRC, a length or a count is wrong
         └── UnsupportedRecords    its message format or codec is unsupported
@@ -180,6 +181,12 @@ class DataLoss(GroupSourceError):
     """Kafka no longer has records that the query needs (retention, truncation, a deleted or recreated topic)."""
 
     code = "DATA_LOSS"
+
+
+class MissingRows(GroupSourceError):
+    """A table that is written exactly once lacks records before the batch, and nobody has moved the group past them."""
+
+    code = "MISSING_ROWS"
 
 
 def raise_or_warn(log: Logger, fail_on_data_loss: bool, happened: str, action: str, otherwise: str) -> None:

@@ -88,6 +88,15 @@ class OffsetRange:
     ``epoch`` is the leader epoch of ``end``: the epoch of a leader whose log reached ``end``. If this epoch ends before
     ``end`` in a later leader's log, records of the range are lost or replaced (KIP-320). ``lineage`` is when
     the partition was last moved.
+
+    Attributes:
+        topic: name of the topic.
+        partition: number of the partition.
+        start: the first offset.
+        end: the offset after the last one.
+        topic_id: id of the topic; empty with brokers before Kafka 2.8.
+        epoch: leader epoch of ``end``; -1 if it is unknown.
+        lineage: when the partition was last moved, in milliseconds since 1970; 0 if nobody has moved it.
     """
 
     topic: str

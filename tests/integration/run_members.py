@@ -20,14 +20,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
-from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_group_source import register
+from spark_group_source.exactly_once import MergeSink, batches, postgres
 
 WORK = Path(sys.argv[1])
 POLL_S = 0.02
@@ -66,9 +66,9 @@ def in_tasks(batch: DataFrame) -> DataFrame:
     return batch.mapInArrow(halved, batch.schema) if any(each.exists() for each in wanted) else batch
 
 
-def between(job: Any, function: str, before: str = "", after: str = "") -> None:
-    """Adds steps before and after a function of the job."""
-    original = getattr(job, function)
+def between(place: Any, function: str, before: str = "", after: str = "") -> None:
+    """Adds steps before and after a function of a module or class."""
+    original = getattr(place, function)
 
     def stepped(*arguments: Any) -> Any:
         here(before)
@@ -76,57 +76,50 @@ def between(job: Any, function: str, before: str = "", after: str = "") -> None:
         here(after)
         return result
 
-    setattr(job, function, stepped)
+    setattr(place, function, stepped)
 
 
-def append_plainly(batch: DataFrame, _: object, target: str, *more: Any) -> None:
-    """Appends to the table ``target``, or to a table of the PostgreSQL database ``target``."""
-    import group_to_postgres as job
-    import psycopg
-
-    if "host=" in target:
-        copy_rows, table = job.copy, job.named(more[0])  # the module itself cannot be pickled here
-
-        def copy(rows: Any) -> None:
-            with psycopg.connect(target) as connection:
-                copy_rows(rows, connection, table)
-
-        batch.foreachPartition(copy)
+def append_plainly(sink: Any, batch: DataFrame, _: object) -> None:
+    """Appends to the table of the sink without any care."""
+    if isinstance(sink, postgres.PostgresSink):
+        conninfo, columns = sink._conninfo, postgres._columns(batch.columns)
+        copy = postgres.COPY.format(sink._table, columns=columns)
+        postgres._with_zones(batch).foreachPartition(lambda rows: postgres.copy_rows(rows, conninfo, copy))
     else:
-        batch.writeTo(target).append()
+        batch.writeTo(sink._table).append()
 
 
-def prepare(job: Any, plain: bool) -> None:
-    """Adds the steps to the functions of the job."""
-    import exactly_once
-
-    of_batch, at = exactly_once.ranges, cast(Any, job if hasattr(job, "append") else exactly_once)
-    writer = "append" if at is job else "merge"
-    write: Callable[..., None] = append_plainly if plain else getattr(at, writer)
+def prepare(plain: bool) -> None:
+    """Adds the steps to the sinks."""
+    of_batch = batches.batch_ranges
 
     def ranges(spark: SparkSession, checkpoint: str, number: int) -> object:
         running.name, running.number = Path(checkpoint).name.partition("+")[0], number
         here("begun")
         return of_batch(spark, checkpoint, number)
 
-    def stepped(batch: DataFrame, reads: object, *target: Any) -> None:
-        write(in_tasks(batch), reads, *target)
-        here("written")
-        with (WORK / f"wrote-{running.name}").open("a") as file:
-            file.write(f"{running.number}\n")
+    def stepped(write: Callable[..., None]) -> Callable[..., None]:
+        def through(sink: object, batch: DataFrame, reads: object) -> None:
+            write(sink, in_tasks(batch), reads)
+            here("written")
+            with (WORK / f"wrote-{running.name}").open("a") as file:
+                file.write(f"{running.number}\n")
 
-    at.ranges = ranges
-    setattr(at, writer, stepped)
-    if writer == "append":
-        job.PAUSE_LIMIT = "10min"  # that a test may last as long as it needs
-        between(job, "take", "staged", "taken")
-        between(job, "first_offset", "locked")
+        return through
+
+    patched: Any = batches
+    patched.batch_ranges = ranges
+    sinks: list[Any] = [MergeSink, postgres.PostgresSink]
+    for sink in sinks:
+        sink.write = stepped(append_plainly if plain else sink.write)
+    postgres.PAUSE_LIMIT = "10min"  # that a test may last as long as it needs
+    between(postgres.PostgresSink, "_take", "staged", "taken")
+    between(postgres, "lacking", "locked")
 
 
 def main(module: str, way: str) -> None:
     job: Any = importlib.import_module(module)
-    register_pickle_by_value(job)  # type: ignore[no-untyped-call]  # as a script is
-    prepare(job, way == "plain")
+    prepare(way == "plain")
     job.run = lambda args, start, conf=None: (args, start, conf or {})
     # Queries of one group have one name, which Spark allows only once in an application.
     setattr(DataStreamWriter, "queryName", lambda stream, _: stream)  # noqa: B010

@@ -20,10 +20,11 @@ import psycopg
 import pyspark
 import pytest
 from confluent_kafka import Producer
-from exactly_once import MissingRows
-from group_to_postgres import POSITIONS, ROWS, append, drop_abandoned, named, staging
 
-from spark_group_source.offsets import OffsetRange
+from spark_group_source.errors import MissingRows
+from spark_group_source.exactly_once import OffsetRange
+from spark_group_source.exactly_once.positions import Rewind
+from spark_group_source.exactly_once.postgres import PostgresSink, _columns, drop_abandoned, staging
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration import postgres
 from tests.integration.job_process import JOBS, environment, family, kill
@@ -327,27 +328,30 @@ class Batch(NamedTuple):
 
     reads: list[OffsetRange]
     times: int = 1
+    columns: tuple[str, ...] = ("key", "value", "topic", "partition", "offset", "timestamp")
+    dtypes: tuple[tuple[str, str], ...] = (
+        *(("key", "binary"), ("value", "binary"), ("topic", "string"), ("partition", "int"), ("offset", "bigint")),
+        ("timestamp", "string"),
+    )
 
     def foreachPartition(self, task: Callable[[Any], None]) -> None:  # noqa: N802 -- Spark's name
         for each in self.reads * self.times:
             task((b"key", b"value", "t", each.partition, at, "2026-01-01") for at in range(each.start, each.end))
 
-    def append(self, database: str, table: str, rewind: str = "skip") -> None:
-        append(self, self.reads, database, table, rewind)  # type: ignore[arg-type]
+    def append(self, database: str, table: str, rewind: Rewind = "skip") -> None:
+        PostgresSink(database, table, rewind=rewind).write(self, self.reads)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def table(database: str, unique: Callable[[str], str]) -> str:
     """A table that is empty."""
     name = unique("rows").replace("-", "_")
-    with psycopg.connect(database) as connection:
-        connection.execute(ROWS.format(named(name)))
-        connection.execute(POSITIONS.format(named(f"{name}_positions")))
+    PostgresSink(database, name).create(Batch([]))  # type: ignore[arg-type]
     return name
 
 
 def test_a_table_takes_what_it_lacks(database: str, table: str) -> None:
-    def write(start: int, end: int, lineage: int = 0, topic_id: str = "", rewind: str = "skip") -> dict[int, int]:
+    def write(start: int, end: int, lineage: int = 0, topic_id: str = "", rewind: Rewind = "skip") -> dict[int, int]:
         """Writes a range of partition 0; returns how often the table has each number of offsets."""
         Batch([OffsetRange("t", 0, start, end, topic_id, lineage=lineage)], times=2).append(database, table, rewind)
         with psycopg.connect(database) as connection:
@@ -379,13 +383,12 @@ def test_members_that_write_the_same_partitions_at_once_wait_for_each_other(data
         assert counted.fetchone() == (200 * PARTITIONS, 200 * PARTITIONS)
 
 
-def test_a_stage_lasts_as_long_as_its_batch(database: str) -> None:
+def test_a_stage_lasts_as_long_as_its_batch(database: str, table: str) -> None:
     stages = "SELECT count(*) FROM pg_class WHERE relname LIKE 'kafka_stage_%'"
     with psycopg.connect(database, autocommit=True) as other, contextlib.ExitStack() as batch:
-        other.execute(ROWS.format(named("staged")))
-        (target,) = other.execute("SELECT 'staged'::regclass::oid::bigint").fetchone() or (0,)
+        (target,) = other.execute("SELECT %s::regclass::oid::bigint", [table]).fetchone() or (0,)
         killed = psycopg.connect(database, autocommit=True)
-        batch.enter_context(staging(killed, "staged"))
+        batch.enter_context(staging(killed, table, _columns(Batch([]).columns)))
         drop_abandoned(other, target)
         assert other.execute(stages).fetchone() == (1,)
         killed.close()

@@ -85,7 +85,7 @@ def test_the_page_has_the_docstrings_of_the_code() -> None:
 
 def test_every_exported_name_is_on_the_page() -> None:
     named = set(re.findall(r"<!-- (\S+) -->", PAGE.read_text()))
-    for module in ("spark_group_source", "spark_group_source.testing"):
+    for module in ("spark_group_source", "spark_group_source.exactly_once", "spark_group_source.testing"):
         exported = {f"{module}.{name}" for name in importlib.import_module(module).__all__ if not name.startswith("_")}
         assert exported <= named
 

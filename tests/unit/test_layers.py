@@ -14,30 +14,31 @@ errors text varints clock offsets options.parsing options.checks options.table o
 options.offset_json options.offset_parsers options.offset_specs options.unsupported_names
 query.start_specs query.limits query.starts.rules query.starts.resolver group.membership
 group.error_actions group.classic.states group.consumer.states group.commits group.description lag.model
-lag.rate_window lag.source_progress lag.backlog
+lag.rate_window lag.source_progress lag.backlog exactly_once.positions
 """
 SPARK_DOORS = """
 spark.schema spark.stream spark.notifications.set_up spark.batch spark.source spark.tasks
 spark.start_checks.started_queries lag.listener migration.checkpoint_files
-migration.position __init__
+migration.position exactly_once.batches exactly_once.merge exactly_once.postgres __init__
 """
-ABOVE = {"auth", "options", "query", "spark", "lag", "migration", "testing"}
+ABOVE = {"auth", "options", "query", "spark", "lag", "migration", "exactly_once", "testing"}
 FORBIDDEN = {
-    "__init__": {"lag", "testing"},
+    "__init__": {"lag", "exactly_once", "testing"},
     "__main__": {"testing"},
     "group": {"fetch", "records", *ABOVE},
     "fetch": {"group", *ABOVE},
     "records": {"group", "fetch", "wire", *ABOVE},
     "wire": {"group", "fetch", "records", *ABOVE},
     "auth": {"group", "fetch", "records", *ABOVE} - {"auth"},
-    "options": {"records", "query", "spark", "lag", "testing"},
-    "query": {"auth", "spark", "lag", "testing"},
-    "spark": {"auth", "lag", "migration", "testing"},
-    "lag": {"auth", "records", "spark", "testing"},
-    "migration": {"auth", "fetch", "group", "lag", "query", "records", "spark", "testing", "wire"},
+    "options": {"records", "query", "spark", "lag", "exactly_once", "testing"},
+    "query": {"auth", "spark", "lag", "exactly_once", "testing"},
+    "spark": {"auth", "lag", "migration", "exactly_once", "testing"},
+    "lag": {"auth", "records", "spark", "exactly_once", "testing"},
+    "migration": {"auth", "fetch", "group", "lag", "query", "records", "spark", "exactly_once", "testing", "wire"},
+    "exactly_once": {"auth", "fetch", "group", "lag", "options", "query", "records", "spark", "testing", "wire"},
     "testing": set[str](),
 }
-ELSEWHERE = {"lag", "migration", "testing"}
+ELSEWHERE = {"lag", "migration", "exactly_once", "testing"}
 """Modules outside the layers do not import these, because the source runs without them."""
 
 

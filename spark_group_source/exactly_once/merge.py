@@ -1,0 +1,170 @@
+"""Tables of Delta and Iceberg: a MERGE inserts the records of a batch that the table lacks."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812 -- its customary name
+
+from spark_group_source.exactly_once.positions import Rewind, check_rewind
+from spark_group_source.offsets import OffsetRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+RECORD = ("topic", "partition", "offset", "timestamp")
+"""The columns by which a record is found again. The timestamp tells a recreated topic's records from former ones."""
+
+ATTEMPTS = 20
+MAX_PAUSE_S = 5.0
+CONFLICTS = (
+    "DELTA_CONCURRENT",
+    "ConcurrentAppend",
+    "MetadataChanged",
+    "ProtocolChanged",
+    "conflicting files",
+    "CommitFailed",
+)
+
+
+class MergeSink:
+    """A table of a format with MERGE, in which each record of Kafka is one row.
+
+    The rows have the columns ``topic``, ``partition``, ``offset`` and ``timestamp`` as the source returns them, and any
+    others. There is at most one row for each record. All writers of the table must use this MERGE.
+
+    Args:
+        table: its name in SQL, for example ``lake.db.orders``.
+        rewind: with ``write`` the table also has a column ``lineage`` of type BIGINT.
+    """
+
+    LAYOUT = ""
+    """What follows the columns in CREATE TABLE."""
+    UNMATCHED = ""
+    """An action that matches no row, for a format that checks for conflicts only if there is one."""
+
+    def __init__(self, table: str, *, rewind: Rewind = "skip") -> None:
+        check_rewind(rewind)
+        self._table = table
+        self._rewind = rewind
+
+    def create(self, rows: DataFrame) -> None:
+        """Creates the table with the columns of ``rows``, if it does not exist.
+
+        Raises:
+            ValueError: ``rows`` lacks a column by which records are found again.
+        """
+        self._check_columns(rows)
+        columns = rows.schema.toDDL()
+        if self._rewind == "write":
+            columns += ", lineage BIGINT"
+        spark = rows.sparkSession
+        retried(lambda: spark.sql(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns}) {self.LAYOUT}"))
+
+    def write(self, batch: DataFrame, reads: Sequence[OffsetRange]) -> None:
+        """Inserts the rows of a batch that the table lacks, and repeats that while other writers interfere.
+
+        Args:
+            batch: the rows, with the columns of the table.
+            reads: the ranges of the batch, from :func:`foreach_batch` or :func:`batch_ranges`.
+
+        Raises:
+            ValueError: ``batch`` lacks a column by which records are found again.
+        """
+        if not reads:
+            return
+        self._check_columns(batch)
+        on = merge_condition(reads)
+        if self._rewind == "write":
+            batch = batch.withColumn("lineage", _lineage(reads))
+            on += " AND kept.lineage >= batch.lineage"
+        batch.createOrReplaceTempView("batch")
+        spark = batch.sparkSession
+        actions = f"{self.UNMATCHED} WHEN NOT MATCHED THEN INSERT *"
+        retried(lambda: spark.sql(f"MERGE INTO {self._table} AS kept USING batch ON {on} {actions}"))
+
+    def _check_columns(self, rows: DataFrame) -> None:
+        missing = [each for each in RECORD if each not in rows.columns]
+        if missing:
+            raise ValueError(
+                f"the rows for {self._table} have no column {', '.join(missing)}; keep topic, partition, offset and"
+                " timestamp of the source in select()"
+            )
+
+
+class DeltaSink(MergeSink):
+    """A Delta table.
+
+    Partitioned by Kafka's partition, as ``create`` makes it, members write different parts and do not conflict.
+    ``DeltaSink("delta.`/data/orders`")`` names a table by its directory.
+    """
+
+    LAYOUT = "USING delta PARTITIONED BY (partition)"
+
+
+class IcebergSink(MergeSink):
+    """An Iceberg table. An existing one needs ``write.merge.mode=merge-on-read``.
+
+    Spark runs a MERGE that can only insert as a plain append, for which Iceberg does not check whether another writer
+    has added the same rows since. ``UNMATCHED`` therefore adds a branch that matches no row.
+    """
+
+    LAYOUT = """USING iceberg PARTITIONED BY (partition, days(timestamp))
+        TBLPROPERTIES ('write.merge.mode' = 'merge-on-read', 'write.merge.isolation-level' = 'serializable')"""
+    UNMATCHED = "WHEN MATCHED AND false THEN DELETE"
+
+
+def merge_condition(reads: Sequence[OffsetRange], kept: str = "kept", batch: str = "batch") -> str:
+    """The condition of a MERGE that a row of the table and a row of the batch are the same record.
+
+    By the literal ranges the format skips all files whose statistics show other offsets. The condition on ``partition``
+    alone is for Delta, which compares only such conditions with concurrent writes.
+
+    Args:
+        reads: the ranges of the batch, at least one.
+        kept: the alias of the table.
+        batch: the alias of the rows of the batch.
+
+    Raises:
+        ValueError: there is no range.
+    """
+    if not reads:
+        raise ValueError("a batch without ranges has no rows to merge")
+    same = " AND ".join([f"{kept}.{each} = {batch}.{each}" for each in RECORD])
+    numbers = sorted({each.partition for each in reads})
+    within = []
+    for each in reads:
+        within.append(
+            f"{kept}.topic = '{each.topic}' AND {kept}.partition = {each.partition}"
+            f" AND {kept}.offset >= {each.start} AND {kept}.offset < {each.end}"
+        )
+    return f"{same} AND {kept}.partition IN ({', '.join(map(str, numbers))}) AND ({' OR '.join(within)})"
+
+
+def retried(write: Callable[[], object]) -> None:
+    """Runs a statement again while it conflicts with those of other writers. A merge may run any number of times."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            write()
+            return
+        except (PySparkException, Py4JJavaError) as error:
+            if attempt == ATTEMPTS or not _is_conflict(error):
+                raise
+        time.sleep(random.uniform(0, min(attempt, MAX_PAUSE_S)))
+
+
+def _lineage(reads: Sequence[OffsetRange]) -> Column:
+    """The lineage of a record's range."""
+    entries = []
+    for each in reads:
+        entries += [F.lit(f"{each.topic}-{each.partition}"), F.lit(each.lineage).cast("long")]
+    return F.create_map(*entries)[F.concat_ws("-", "topic", F.col("partition").cast("string"))]
+
+
+def _is_conflict(error: Exception) -> bool:
+    return any(each in str(error) for each in CONFLICTS)

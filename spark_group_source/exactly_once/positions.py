@@ -1,0 +1,117 @@
+"""What a table lacks of a batch, given the positions that the table keeps. Pure: no Spark, no database.
+
+A table has every record below its position. It is never behind the group, because the source commits only batches that
+the sink has written: so every member starts at or below the position, unless somebody has moved the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple, get_args
+
+from spark_group_source.errors import MissingRows
+from spark_group_source.offsets import NO_LINEAGE, OffsetRange
+
+Rewind = Literal["skip", "write"]
+"""What happens to records that the table has after the group was moved back: they are skipped, or written again."""
+
+
+class PartitionKey(NamedTuple):
+    """The key of a position. A recreated topic has another id, and so positions of its own.
+
+    Attributes:
+        topic: its name.
+        topic_id: its id; empty with brokers before Kafka 2.8.
+        partition: its number.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
+class Position(NamedTuple):
+    """How far a table has one partition.
+
+    Attributes:
+        offset: the table has every record below it.
+        lineage: of the range that was written last. It grows whenever somebody moves the group.
+    """
+
+    offset: int
+    lineage: int = NO_LINEAGE
+
+
+class Lacking(NamedTuple):
+    """What a table lacks of one range of a batch: the records ``[first, read.end)``.
+
+    Attributes:
+        read: the range.
+        first: the offset of the first record to write. At ``read.end`` or above, there is nothing to write.
+        position: the position of the partition after the write.
+    """
+
+    read: OffsetRange
+    first: int
+    position: Position
+
+    @property
+    def key(self) -> PartitionKey:
+        """The key of the position."""
+        return PartitionKey(self.read.topic, self.read.topic_id, self.read.partition)
+
+
+def lacking(
+    reads: Iterable[OffsetRange], kept: Mapping[tuple[str, str, int], tuple[int, int]], rewind: Rewind = "skip"
+) -> list[Lacking]:
+    """Compares the ranges of a batch with the positions in a table.
+
+    Call it inside the transaction that writes the rows, after the positions are locked. Then write the records from
+    ``first`` on, and replace the positions.
+
+    Args:
+        reads: the ranges of the batch.
+        kept: the table's positions, ``(offset, lineage)`` by ``(topic, topic_id, partition)``. A partition without a
+            position is new.
+        rewind: what happens to records that the table has after the group was moved back.
+
+    Returns:
+        One entry for each range, in the same order.
+
+    Raises:
+        MissingRows: the table lacks records before the batch, and nobody has moved the group past them.
+        ValueError: ``rewind`` is neither ``skip`` nor ``write``.
+    """
+    check_rewind(rewind)
+    compared = []
+    for read in reads:
+        key = PartitionKey(read.topic, read.topic_id, read.partition)
+        offset, lineage = kept.get(key, (read.start, read.lineage))
+        first = _first(read, Position(offset, lineage), rewind)
+        compared.append(Lacking(read, first, Position(max(first, read.end), max(lineage, read.lineage))))
+    return compared
+
+
+def check_rewind(rewind: str) -> None:
+    """Checks a value of ``rewind``.
+
+    Raises:
+        ValueError: it is neither ``skip`` nor ``write``.
+    """
+    if rewind not in get_args(Rewind):
+        raise ValueError(f"rewind is {rewind!r}; it must be 'skip' or 'write'")
+
+
+def _first(read: OffsetRange, kept: Position, rewind: Rewind) -> int:
+    is_ahead = read.start > kept.offset
+    was_moved = read.lineage > kept.lineage
+    if was_moved and (is_ahead or rewind == "write"):
+        return read.start
+    if is_ahead:
+        raise MissingRows(
+            f"The batch starts at {read.start} in {read.tp}, and the table has the records below {kept.offset}."
+            " Writing it would lose the records between them. Another group or an older backup of the table may be the"
+            " cause.",
+            f"If they are not needed, set the position in the table to {read.start}.",
+        )
+    return kept.offset

@@ -1,0 +1,224 @@
+"""A table of PostgreSQL: one transaction inserts what the table lacks of a batch, and moves the table's positions.
+
+The driver and the executors need psycopg 3: ``pip install "psycopg[binary]"``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.sql import SQL, Composed, Identifier
+from pyspark.sql import functions as F  # noqa: N812 -- its customary name
+
+from spark_group_source.exactly_once.positions import Rewind, check_rewind, lacking
+from spark_group_source.offsets import OffsetRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RECORD = ("topic", "partition", "offset")
+"""The columns by which a record is found again."""
+
+TYPES = {
+    "string": "text",
+    "binary": "bytea",
+    "boolean": "boolean",
+    "tinyint": "smallint",
+    "smallint": "smallint",
+    "int": "int",
+    "bigint": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "date": "date",
+    "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
+}
+"""Spark's types, as DDL has them, and those of the table's columns."""
+
+POSITIONS = SQL("""CREATE TABLE IF NOT EXISTS {} (topic text, topic_id text, "partition" int, position bigint NOT NULL,
+    lineage bigint NOT NULL, PRIMARY KEY (topic, topic_id, "partition"))""")
+# Two members lock the rows in one order, and each sees what the other has written.
+LOCK = SQL("""INSERT INTO {} AS kept SELECT * FROM unnest(%s::text[], %s::text[], %s::int[], %s::bigint[], %s::bigint[])
+    ORDER BY 1, 2, 3 ON CONFLICT (topic, topic_id, "partition") DO UPDATE SET position = kept.position
+    RETURNING topic, topic_id, "partition", position, lineage""")
+STAGE = SQL("CREATE UNLOGGED TABLE {} AS SELECT {columns} FROM {} WITH NO DATA")
+COPY = SQL("COPY {} ({columns}) FROM STDIN")
+# A task that Spark has repeated has written its rows twice.
+APPEND = SQL("""INSERT INTO {} ({columns}) SELECT DISTINCT ON (topic, "partition", "offset") {columns} FROM {stage}
+    JOIN unnest(%s::text[], %s::int[], %s::bigint[]) AS lacking(topic, "partition", first) USING (topic, "partition")
+    WHERE "offset" >= first ORDER BY topic, "partition", "offset"
+""")
+MOVE = SQL("""UPDATE {} AS kept SET position = moved.position, lineage = moved.lineage
+    FROM unnest(%s::text[], %s::text[], %s::int[], %s::bigint[], %s::bigint[])
+        AS moved(topic, topic_id, "partition", position, lineage)
+    WHERE (kept.topic, kept.topic_id, kept."partition") = (moved.topic, moved.topic_id, moved."partition")""")
+PAUSE_LIMIT = "30s"
+"""How long a member that pauses in the transaction keeps the positions locked for the others."""
+STAGES = """SELECT stage.oid::bigint, nspname, stage.relname FROM pg_class AS stage
+    JOIN pg_namespace AS space ON space.oid = stage.relnamespace
+    WHERE stage.relname ~ ('^kafka_stage_' || %s || '_[0-9a-f]{32}$')"""
+
+
+class PostgresSink:
+    """A table in which each record of Kafka is one row.
+
+    The rows have the columns ``topic``, ``partition`` and ``offset`` as the source returns them, and any others. There
+    is at most one row for each record. The positions are in the table ``TABLE_positions``, and each batch has an
+    unlogged table ``kafka_stage_...`` while it is written. The role must be allowed to create tables, and a pooler must
+    keep sessions.
+
+    Args:
+        conninfo: a connection string or URI of libpq; driver and executors connect with it.
+        table: its name, with its schema if needed: ``lake.orders``. Upper case is kept.
+        password: the password, if ``conninfo`` has none; without either, libpq looks for one.
+        rewind: what happens to records that the table has after the group was moved back.
+    """
+
+    def __init__(self, conninfo: str, table: str, *, password: str | None = None, rewind: Rewind = "skip") -> None:
+        check_rewind(rewind)
+        self._conninfo = make_conninfo(conninfo, password=password)
+        self._name = table
+        self._table = named(table)
+        self._positions = named(f"{table}_positions")
+        self._rewind = rewind
+
+    def create(self, rows: DataFrame) -> None:
+        """Creates the table with the columns of ``rows``, and the table of its positions, if they do not exist.
+
+        Raises:
+            ValueError: ``rows`` lacks a column by which records are found again, or has one of a type that needs a
+                decision: create the table yourself then.
+            psycopg.Error: the database cannot be reached, or refuses.
+        """
+        self._check_columns(rows.columns)
+        with psycopg.connect(self._conninfo) as connection:
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [self._name])  # members may start at once
+            found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [self._table.as_string()]).fetchone()
+            if found != (True,):
+                connection.execute(_create_table(self._table, rows.dtypes))
+            connection.execute(POSITIONS.format(self._positions))
+
+    def write(self, batch: DataFrame, reads: Sequence[OffsetRange]) -> None:
+        """Appends the rows of a batch that the table lacks.
+
+        The tasks copy their rows to a stage, from which one transaction takes them.
+
+        Args:
+            batch: the rows; the table has columns of the same names.
+            reads: the ranges of the batch, from :func:`foreach_batch` or :func:`batch_ranges`.
+
+        Raises:
+            MissingRows: the table lacks records before the batch, and nobody has moved the group past them.
+            ValueError: ``batch`` lacks a column by which records are found again.
+            psycopg.Error: the database cannot be reached, or refuses.
+        """
+        self._check_columns(batch.columns)
+        columns, conninfo = _columns(batch.columns), self._conninfo
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute(SQL("SET idle_in_transaction_session_timeout = {}").format(PAUSE_LIMIT))
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            with staging(connection, self._name, columns) as stage:
+                copy = COPY.format(stage, columns=columns)
+                _with_zones(batch).foreachPartition(lambda rows: copy_rows(rows, conninfo, copy))
+                with connection.transaction():
+                    self._take(connection, stage, columns, reads)
+
+    def _take(
+        self, connection: psycopg.Connection, stage: Identifier, columns: Composed, reads: Sequence[OffsetRange]
+    ) -> None:
+        """Appends the rows of the stage that the table lacks, and moves the positions past the batch."""
+        keys = [[each.topic for each in reads], [each.topic_id for each in reads], [each.partition for each in reads]]
+        begins = [[each.start for each in reads], [each.lineage for each in reads]]
+        kept = {
+            (topic, topic_id, partition): (position, lineage)
+            for topic, topic_id, partition, position, lineage in connection.execute(
+                LOCK.format(self._positions), [*keys, *begins]
+            )
+        }
+        compared = lacking(reads, kept, self._rewind)
+        firsts = [each.first for each in compared]
+        connection.execute(APPEND.format(self._table, columns=columns, stage=stage), [keys[0], keys[2], firsts])
+        ends = [each.position.offset for each in compared]
+        lineages = [each.position.lineage for each in compared]
+        connection.execute(MOVE.format(self._positions), [*keys, ends, lineages])
+
+    def _check_columns(self, columns: Sequence[str]) -> None:
+        missing = [each for each in RECORD if each not in columns]
+        if missing:
+            raise ValueError(
+                f"the rows for {self._name} have no column {', '.join(missing)}; keep topic, partition and offset of"
+                " the source in select()"
+            )
+
+
+def copy_rows(rows: Iterable[Sequence[object]], conninfo: str, copy: Composed) -> None:
+    """Copies the rows of one task to a table, on an executor."""
+    with psycopg.connect(conninfo) as connection, connection.cursor() as cursor, cursor.copy(copy) as written:
+        for row in rows:
+            written.write_row(row)
+
+
+@contextmanager
+def staging(connection: psycopg.Connection, table: str, columns: Composed) -> Iterator[Identifier]:
+    """A new stage. Its lock lasts as long as the connection, so every stage without a lock was abandoned."""
+    (target,) = connection.execute("SELECT %s::regclass::oid::bigint", [named(table).as_string()]).fetchone() or (0,)
+    stage = Identifier(*table.split(".")[:-1], f"kafka_stage_{target}_{uuid.uuid4().hex}")
+    with connection.transaction():
+        connection.execute(STAGE.format(stage, named(table), columns=columns))
+        connection.execute("SELECT pg_advisory_lock(%s::regclass::oid::bigint)", [stage.as_string()])
+    try:
+        yield stage
+    finally:
+        with suppress(psycopg.OperationalError):
+            connection.execute("SELECT pg_advisory_unlock_all()")
+            drop_abandoned(connection, target)
+
+
+def drop_abandoned(connection: psycopg.Connection, target: int) -> None:
+    """Drops the stages of batches that have ended or were killed."""
+    connection.execute("SET lock_timeout = '1s'")  # a task that Spark has given up may still hold its stage
+    for oid, schema, name in connection.execute(STAGES, [target]).fetchall():
+        locked = connection.execute("SELECT pg_try_advisory_lock(%s)", [oid]).fetchone()
+        if locked == (True,):
+            with suppress(psycopg.errors.LockNotAvailable):
+                connection.execute(SQL("DROP TABLE IF EXISTS {}").format(Identifier(schema, name)))
+            connection.execute("SELECT pg_advisory_unlock(%s)", [oid])
+
+
+def named(table: str) -> Identifier:
+    """A table by its name, with its schema if needed."""
+    return Identifier(*table.split("."))
+
+
+def _columns(names: Sequence[str]) -> Composed:
+    return SQL(", ").join([Identifier(each) for each in names])
+
+
+def _with_zones(batch: DataFrame) -> DataFrame:
+    """The batch with its times as text with a time zone: a Python timestamp would be in local time."""
+    for name, kind in batch.dtypes:
+        if kind == "timestamp":
+            batch = batch.withColumn(name, F.date_format(F.col(f"`{name}`"), "yyyy-MM-dd HH:mm:ss.SSSSSSXXX"))
+    return batch
+
+
+def _create_table(table: Identifier, dtypes: Sequence[tuple[str, str]]) -> Composed:
+    columns = [SQL("{} {}").format(Identifier(name), SQL(_type_of(name, kind))) for name, kind in dtypes]
+    return SQL("CREATE TABLE {} ({})").format(table, SQL(", ").join(columns))
+
+
+def _type_of(column: str, kind: str) -> str:
+    """The type of a column for a type of Spark."""
+    if kind.startswith("decimal("):
+        return f"numeric{kind.removeprefix('decimal')}"
+    if kind in TYPES:
+        return TYPES[kind]
+    raise ValueError(
+        f"column {column} has the type {kind}, for which PostgreSQL has several or none; create the table before, or"
+        " convert the column, for example with to_json()"
+    )

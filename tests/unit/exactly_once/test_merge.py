@@ -1,0 +1,66 @@
+"""The MERGE for Delta and Iceberg: its condition, its columns, and its repetition after conflicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from spark_group_source.exactly_once import DeltaSink, OffsetRange, merge_condition
+from spark_group_source.exactly_once.merge import ATTEMPTS, retried
+from tests.unit.hand_clock import Hand
+
+READS = [OffsetRange("orders", 0, 5000, 6000), OffsetRange("orders", 2, 10, 20)]
+
+
+def test_a_condition_names_the_ranges_as_literals() -> None:
+    assert merge_condition(READS, kept="k", batch="b") == (
+        "k.topic = b.topic AND k.partition = b.partition AND k.offset = b.offset AND k.timestamp = b.timestamp"
+        " AND k.partition IN (0, 2)"
+        " AND (k.topic = 'orders' AND k.partition = 0 AND k.offset >= 5000 AND k.offset < 6000"
+        " OR k.topic = 'orders' AND k.partition = 2 AND k.offset >= 10 AND k.offset < 20)"
+    )
+
+
+def test_a_condition_without_ranges_is_an_error() -> None:
+    with pytest.raises(ValueError, match="without ranges"):
+        merge_condition([])
+
+
+def test_rows_without_a_column_of_the_record_are_an_error_with_its_name() -> None:
+    class Rows:
+        columns = ("value", "topic", "offset")
+
+    rows: Any = Rows()
+    sink = DeltaSink("lake.orders")
+    expected = "rows for lake.orders have no column partition, timestamp; keep topic"
+    with pytest.raises(ValueError, match=expected):
+        sink.create(rows)
+    with pytest.raises(ValueError, match=expected):
+        sink.write(rows, READS)
+
+
+def test_another_word_for_a_rewind_is_an_error_with_the_word() -> None:
+    wrong: Any = "again"
+    with pytest.raises(ValueError, match="rewind is 'again'"):
+        DeltaSink("lake.orders", rewind=wrong)
+
+
+@pytest.mark.parametrize(
+    ("message", "attempts"),
+    [("[DELTA_CONCURRENT_APPEND] ...", ATTEMPTS), ("Found conflicting files", ATTEMPTS), ("no", 1)],
+)
+def test_only_a_conflict_with_another_writer_is_repeated_and_not_for_ever(
+    hand: Hand, message: str, attempts: int
+) -> None:
+    calls = 0
+
+    def write() -> None:
+        nonlocal calls
+        calls += 1
+        raise PySparkException(message)
+
+    with pytest.raises(PySparkException):
+        retried(write)
+    assert calls == attempts
