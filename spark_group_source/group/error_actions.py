@@ -2,6 +2,24 @@
 
 Exceptions: :data:`MAY_HEAL`, a join with KIP-848 (``ConsumerProtocol``), and a permission that this query had before:
 it is retried by the rule of :mod:`spark_group_source.grace`.
+
+What follows if the coordinator rejects the heartbeat of a member, as its state machine (``states.py``) decides:
+
+==================  ========================================  ====================================
+action              classic protocol                          KIP-848
+==================  ========================================  ====================================
+RETRY               a heartbeat after a backoff               as classic
+REDISCOVER          as RETRY, at the coordinator found again  as classic
+REJOIN              a join; an eager member revokes before    as RETRY
+REJOIN, revoking    the revocation continues, then a join     as RETRY
+MEMBER_ID_REQUIRED  a join with the id of the answer          as RETRY
+RESET_GENERATION    all is lost, a join with the same id      all is lost, a join with the same id
+RESET_MEMBER_ID     all is lost, a join as a new member       all is lost, a join with the same id
+FATAL               the query fails                           the query fails
+==================  ========================================  ====================================
+
+The other actions are about commits. If a heartbeat gets one of them, the next one follows after a backoff. A heartbeat
+without an answer counts as REDISCOVER. After any failure, the next heartbeat with KIP-848 reports everything.
 """
 
 from __future__ import annotations
