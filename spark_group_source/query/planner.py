@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,6 +38,8 @@ from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.starts.restored_checkpoint import REPEAT
 from spark_group_source.query.topic_ids import TopicIds
 from spark_group_source.query.truncation import TruncationCheck
+
+log = logging.getLogger(__name__)
 
 
 class BatchLimits(NamedTuple):
@@ -282,6 +285,8 @@ class BatchPlanner:
         moving = {tp: moving[tp] for tp in allowed}
         if not moving and reason is None:
             return start
+        if reason is not None:
+            log.debug("group %s: logging a batch, because %s", self._settings.group_id, reason.value)
         return self._record(start, readable, moving, topic_ids)
 
     def _ends_of_batch(self, readable: Owned, ends: Offsets, limits: BatchLimits, reason: LogReason | None) -> Offsets:

@@ -277,3 +277,10 @@ def test_a_query_has_four_connections_to_its_broker(fake: FakeKafka, protocol: s
         assert fake.group("g").offsets["t", 0][0] == 10
         assert fake.request_count("ApiVersions") == 4
         assert fake.request_count("FindCoordinator") == 1
+
+
+def test_the_reason_to_log_a_batch_is_in_the_debug_log(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "spark_group_source.query.planner")
+    driver = start()
+    driver.plan_batch(BatchOffset(), None)
+    assert caplog.messages == ["group g: logging a batch, because the checkpoint is new"]
