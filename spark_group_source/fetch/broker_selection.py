@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from spark_group_source.clock import Deadline
 from spark_group_source.errors import RetriableError
 from spark_group_source.fetch.error_handler import FetchErrorHandler, metadata_error
 from spark_group_source.fetch.position import FetchPosition
@@ -22,16 +23,19 @@ class BrokerSelection:
         self._replicas = replicas
         self._errors = errors
 
-    def brokers(self, positions: Sequence[FetchPosition]) -> Iterator[tuple[FetchPosition, int]]:
+    def brokers(self, positions: Sequence[FetchPosition], deadline: Deadline) -> Iterator[tuple[FetchPosition, int]]:
         """Each position with the broker to fetch from now: its leader, or a follower.
 
         Requests new metadata after an error of any position. A position without a leader backs off.
+
+        Args:
+            deadline: that of each lookup.
 
         Raises:
             DataLoss, TopicError: as :meth:`FetchErrorHandler.handle_error`.
         """
         try:
-            topics = self._metadata(positions)
+            topics = self._metadata(positions, deadline)
         except RetriableError as error:
             self._errors.back_off(positions, error.happened)
             return
@@ -40,18 +44,18 @@ class BrokerSelection:
             leader = self._leader(position, topics)
             if leader is not None:
                 with_leader.append((position, leader))
-        self._check_epochs([position for position, _ in with_leader if position.needs_epoch_check], topics)
+        self._check_epochs([position for position, _ in with_leader if position.needs_epoch_check], topics, deadline)
         for position, leader in with_leader:
             if not position.needs_epoch_check:
                 yield position, self._replicas.broker(position.tp, leader)
 
-    def _metadata(self, positions: Sequence[FetchPosition]) -> Mapping[str, Topic]:
+    def _metadata(self, positions: Sequence[FetchPosition], deadline: Deadline) -> Mapping[str, Topic]:
         """The topics of the positions, which are not older than an error, nor than the plan."""
         topic_names = {position.tp.topic for position in positions}
         fresh = any(position.backoff for position in positions)
-        topics = self._cluster.topics(topic_names, self._errors.deadline(), fresh=fresh)
+        topics = self._cluster.topics(topic_names, deadline, fresh=fresh)
         if not fresh and _is_older_than_plan(topics, positions):
-            return self._cluster.topics(topic_names, self._errors.deadline(), fresh=True)
+            return self._cluster.topics(topic_names, deadline, fresh=True)
         return topics
 
     def _leader(self, position: FetchPosition, topics: Mapping[str, Topic]) -> int | None:
@@ -71,12 +75,14 @@ class BrokerSelection:
             self._errors.back_off([position], "it has no leader, or does not exist")
         return leader
 
-    def _check_epochs(self, positions: Sequence[FetchPosition], topics: Mapping[str, Topic]) -> None:
+    def _check_epochs(
+        self, positions: Sequence[FetchPosition], topics: Mapping[str, Topic], deadline: Deadline
+    ) -> None:
         """Asks leaders elected after the plan whether their logs still have the ranges up to their ends."""
         if not positions:
             return
         verified_epochs = {position.tp: position.verified_epoch for position in positions}
-        epoch_ends = epoch_end_offsets(self._cluster, topics, verified_epochs, self._errors.deadline())
+        epoch_ends = epoch_end_offsets(self._cluster, topics, verified_epochs, deadline)
         for position in positions:
             epoch_end = epoch_ends.get(position.tp)
             if epoch_end is None:

@@ -15,6 +15,7 @@ from spark_group_source.fetch.messages import FetchPartition, build_request
 from spark_group_source.fetch.position import FetchPosition
 from spark_group_source.fetch.preferred_replicas import PreferredReplicas
 from spark_group_source.fetch.task_settings import FetchSettings
+from spark_group_source.fetch.task_timeout import TaskTimeout
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.response import Response
@@ -92,10 +93,12 @@ class Fetches:
         client = min(self._cluster.options.request_timeout, self._settings.poll_timeout)
         return min(self._settings.max_wait, client / 2)
 
-    def send(self) -> None:
+    def send(self, timeout: TaskTimeout) -> None:
         """Sends a fetch to every broker that has due positions and no fetch in flight."""
+        due = self._due()
+        timeout.record_attempts(due)
         by_broker: dict[int, list[FetchPosition]] = defaultdict(list)
-        for position, broker in self._selection.brokers(self._due()):
+        for position, broker in self._selection.brokers(due, timeout.limit(self._errors.deadline())):
             by_broker[broker].append(position)
         connect_by = Deadline.after(CONNECT_TIME, self._clock)
         idle = [broker for broker in by_broker if broker not in self._in_flight]
@@ -106,16 +109,13 @@ class Fetches:
             else:
                 self._send(broker, by_broker[broker], connect_by)
 
-    def wait(self, stuck_at: float) -> list[int]:
+    def wait(self, timeout: TaskTimeout) -> list[int]:
         """The brokers whose response has begun to arrive; waits for the first, and gives up on overdue ones.
 
-        The wait also ends when the backoff of a position does.
-
-        Args:
-            stuck_at: the time until which to wait, in seconds of the clock.
+        The wait also ends when the backoff of a position does, and when the timeout has to be checked.
         """
         now = self._clock()
-        left = stuck_at - now
+        left = timeout.wakes_at - now
         delays = self._delays(now)
         if not self._in_flight:
             pause = 0.0
@@ -193,7 +193,8 @@ class Fetches:
             connection = self._cluster.connection(broker, patience, PURPOSE)
             connection.send(request, deadline)
         except RetriableError as error:
-            self._errors.back_off(positions, error.happened)
+            # With the action: where only some brokers are reached, it names the option of the brokers to correct.
+            self._errors.back_off(positions, f"{error.happened} {error.action}".strip())
             return
         requested = [RequestedPartition(p, p.offset, p.partition_max_bytes) for p in positions]
         self._in_flight[broker] = InFlightFetch(broker, connection, requested, max_bytes, self._clock(), deadline)

@@ -80,7 +80,8 @@ class FetchPosition:
     size of the next fetch: up to ``max_bytes``, with up to ``max_read_ahead`` for the ranges of later tasks; larger if
     a single record batch is. ``next_fetch_at`` is the earliest time of the next fetch, in monotonic seconds;
     ``backoff`` is the delay after an error in seconds, 0 without an error. ``last_problem`` describes the last error.
-    ``pause`` is the delay after a response without progress in seconds, 0 after progress.
+    ``pause`` is the delay after a response without progress in seconds, 0 after progress. ``waiting_since`` is when the
+    task first asked for the next records, in the time of its :class:`TaskTimeout`; ``None`` when it has received some.
     ``leader_epoch`` is the epoch of the current leader. ``verified_epoch`` is the epoch of the last leader that is
     known to have the range up to its end; it stays unknown if the range has no epoch.
     """
@@ -97,6 +98,7 @@ class FetchPosition:
     next_fetch_at: float = 0.0
     backoff: float = 0.0
     pause: float = 0.0
+    waiting_since: float | None = None
     last_problem: str = "the brokers sent nothing"
     last_action: FetchErrorAction | None = field(default=None, init=False)
     last_error: int = field(default=0, init=False)
@@ -143,6 +145,7 @@ class FetchPosition:
         self._resize()
         self._attempts, self.last_action = 0, None
         self.next_fetch_at = self.backoff = self.pause = 0.0
+        self.waiting_since = None
 
     def rewind(self, offset: int) -> None:
         """Moves back to ``offset``: the records after it, which the task has received, gave no rows."""

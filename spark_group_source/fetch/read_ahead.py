@@ -44,6 +44,17 @@ _HEADER = struct.Struct(">qi")
 _next_removal = [0.0]
 
 
+def query_directory(query_id: str) -> Path | None:
+    """The directory for what the workers of one executor share of a run of a query; it may not exist yet.
+
+    ``None`` without an id of the run, or if Spark gives no directory for temporary files.
+    """
+    local = os.environ.get(LOCAL_DIRECTORIES, "").split(",")[0]
+    if not local or not query_id:
+        return None
+    return Path(local, _PREFIX + query_id)
+
+
 class ReadAheadBuffer:
     """The buffered records of one run of a query on one executor, for one task.
 
@@ -52,11 +63,9 @@ class ReadAheadBuffer:
     """
 
     def __init__(self, query_id: str) -> None:
-        local = os.environ.get(LOCAL_DIRECTORIES, "").split(",")[0]
-        self._directory: Path | None = None
+        self._directory = query_directory(query_id)
         self._left = self._left_to_take = MAX_BYTES
-        if local and query_id:
-            self._directory = Path(local, _PREFIX + query_id)
+        if self._directory is not None:
             _remove_old(self._directory.parent)
 
     def take(self, wanted: OffsetRange) -> RecordBatches | None:

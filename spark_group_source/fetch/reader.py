@@ -6,32 +6,38 @@ new leader has the range (KIP-320).
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
 
 from spark_group_source.clock import Clock, monotonic
-from spark_group_source.errors import BrokerError, DeadlineExceeded, ProtocolError, RecordsError
+from spark_group_source.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    GroupSourceError,
+    ProtocolError,
+    RecordsError,
+    RetriableError,
+)
 from spark_group_source.fetch import read_ahead
 from spark_group_source.fetch.cluster_pool import pooled_cluster
 from spark_group_source.fetch.error_handler import FetchErrorHandler
 from spark_group_source.fetch.fetches import Fetches, InFlightFetch, RequestedPartition
+from spark_group_source.fetch.first_contact import FirstContact
 from spark_group_source.fetch.messages import PartitionData, parse_response
 from spark_group_source.fetch.position import MIN_FETCH, READ_AHEAD, FetchPosition
 from spark_group_source.fetch.preferred_replicas import PreferredReplicas
 from spark_group_source.fetch.read_ahead import ReadAheadBuffer
 from spark_group_source.fetch.task import FetchTask
 from spark_group_source.fetch.task_settings import MAX_REQUEST_BYTES
+from spark_group_source.fetch.task_timeout import TaskTimeout
 from spark_group_source.records.batches import PartitionRecords, RecordBatches, find_record_batches
 from spark_group_source.records.decode import Decoder
-from spark_group_source.text import some
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.response import Response
-
-MAX_LISTED = 5
-"""Maximum number of ranges that an error lists with their problems."""
 
 
 def read(task: FetchTask) -> Generator[pa.RecordBatch, None, None]:
@@ -45,8 +51,17 @@ def read(task: FetchTask) -> Generator[pa.RecordBatch, None, None]:
     """
     if task.wire.sasl is not None and task.token is not None:
         task.wire.sasl.import_token(task.token)
-    with pooled_cluster(task.wire, task.cluster_id) as cluster:
-        yield from TaskReader(task, cluster).batches()
+    try:
+        with pooled_cluster(task.wire, task.cluster_id) as cluster:
+            yield from TaskReader(task, cluster).batches()
+    except (RetriableError, AuthenticationFailed, ProtocolError) as error:
+        raise _with_host(error) from error
+
+
+def _with_host(error: RetriableError | AuthenticationFailed | ProtocolError) -> GroupSourceError:
+    """The same error with the name of this host: the others may reach the brokers, and Spark's own text may name an
+    executor by its number only."""
+    return type(error)(f"{error.happened} The task ran on host {socket.gethostname()}.", error.action)
 
 
 class TaskReader:
@@ -63,35 +78,43 @@ class TaskReader:
         self._replicas = PreferredReplicas(task.wire.rack, task.wire.metadata_max_age, clock)
         self._errors = FetchErrorHandler(task, cluster, self._replicas, clock)
         self._fetches = Fetches(cluster, settings, self._positions, self._replicas, self._errors, clock)
-        self._last_progress = clock()
+        self._contact = FirstContact(cluster, task.query_id)
+        self._timeout = TaskTimeout(self._positions, settings.poll_timeout, self._contact, clock)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, by offset within each partition. Call it once."""
         kept = self._take_kept()
         if kept:
-            self._fetches.send()
-            yield from self._kept_rows(kept)
-            self._last_progress = self._clock()
+            self._fetches.send(self._timeout)
+            yield from self._timed(self._kept_rows(kept))
+            self._timeout.record_progress()
         while not all(position.done for position in self._positions):
-            self._fetches.send()
-            for broker in self._fetches.wait(self._stuck_at):
+            self._fetches.send(self._timeout)
+            for broker in self._fetches.wait(self._timeout):
                 yield from self._received_rows(self._fetches.take(broker))
-            self._check_poll_timeout()
+            self._check_timeout()
 
     def _received_rows(self, fetch: InFlightFetch) -> Iterator[pa.RecordBatch]:
         """The rows of the response to a fetch. Fetches more before it decodes them."""
         response = self._fetches.receive(fetch)
         partitions: list[PartitionRecords] = []
         if response is not None:
+            self._contact.record()
             partitions = self._handle_response(response, fetch)
         # The next response arrives while this one is decoded.
-        self._fetches.send()
-        yield from self._rows(partitions, partial(self._handle_damage, fetch))
+        self._fetches.send(self._timeout)
+        yield from self._timed(self._rows(partitions, partial(self._handle_damage, fetch)))
         if response is not None:
             fetch.connection.reuse_buffer(response)
         if fetch.advanced():
             # Not before the rows: the time that Spark needs for them is not a lack of progress.
-            self._last_progress = self._clock()
+            self._timeout.record_progress()
+
+    def _timed(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """These rows; the time until Spark has taken them is no wait for a broker."""
+        began = self._clock()
+        yield from rows
+        self._timeout.record_taken(self._clock() - began)
 
     def _take_kept(self) -> list[PartitionRecords]:
         """The records that earlier tasks kept of the ranges; advances the positions."""
@@ -311,27 +334,12 @@ class TaskReader:
         if position.partition_max_bytes <= min(unused_bytes, position.max_bytes // 2):
             self._request_more(position)
 
-    @property
-    def _stuck_at(self) -> float:
-        """When the task fails without further progress, in seconds of the clock."""
-        return self._last_progress + self._settings.poll_timeout
-
-    def _check_poll_timeout(self) -> None:
-        # The same comparison as for the wait: with any other, rounding could leave no time to wait and none passed.
-        now = self._clock()
-        if now < self._stuck_at:
-            return
-        stuck = now - self._last_progress
-        self._decide_pending()
-        pending = []
-        for position in self._positions:
-            if not position.done:
-                pending.append(f"{position.range} at offset {position.offset} ({position.last_problem})")
-        if pending:
-            raise DeadlineExceeded(
-                f"A task fetched no records for {stuck:.1f} s: {some(pending, most=MAX_LISTED)}.",
-                "Check these brokers and partitions. If they are only slow, raise kafkaConsumer.pollTimeoutMs.",
-            )
+    def _check_timeout(self) -> None:
+        if self._timeout.is_over():
+            self._decide_pending()
+            self._timeout.fail()
+        else:
+            self._timeout.check()
 
     def _decide_pending(self) -> None:
         """Decides on lost records now: a short poll timeout ends before the attempts that would confirm a loss."""

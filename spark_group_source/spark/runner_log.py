@@ -116,6 +116,11 @@ def _daemons(jvm: int) -> Iterator[int]:
                 yield int(process.name)
 
 
+LINE_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+TIME_FORMAT = "%y/%m/%d %H:%M:%S"
+"""As in Spark's own log."""
+
+
 def log_to_stderr() -> None:
     """Logs this package to stderr at ``INFO``, unless logging is configured: Spark configures none in this process."""
     package = logging.getLogger("spark_group_source")
@@ -123,7 +128,7 @@ def log_to_stderr() -> None:
     if is_configured:
         return
     handler = StderrHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%y/%m/%d %H:%M:%S"))
+    handler.setFormatter(logging.Formatter(LINE_FORMAT, TIME_FORMAT))
     package.addHandler(handler)
     package.setLevel(logging.INFO)
 

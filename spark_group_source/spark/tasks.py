@@ -17,6 +17,7 @@ from spark_group_source.spark.hide_tracebacks import hide_tracebacks
 from spark_group_source.spark.python_worker import prepare_for_next_task
 from spark_group_source.spark.schema import to_arrow_schema
 from spark_group_source.spark.task_splitting import split_into_tasks
+from spark_group_source.spark.worker_log import warn_on_stderr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,6 +98,7 @@ class PartitionReader:
 
         # If the read has no partitions, Spark calls this with a partition of its own.
         if isinstance(partition, TaskPartition):
+            warn_on_stderr()
             with hide_tracebacks():
                 yield from read(partition.task)
             prepare_for_next_task()

@@ -59,6 +59,11 @@ class Cluster:
         self._topics: dict[str, Topic] = {}
         self._requested_at: dict[str, float] = {}
 
+    @property
+    def reached(self) -> bool:
+        """Whether this process has ever reached a broker of this cluster with these settings."""
+        return self._connections.reached
+
     def metadata(self, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
         """Requests the metadata of these topics, or of all, from any broker. Never creates a topic.
 

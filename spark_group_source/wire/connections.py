@@ -41,6 +41,11 @@ class Connections:
         self._by_purpose: dict[tuple[int, str], Connection] = {}
         self._bootstrap: Connection | None = None
 
+    @property
+    def reached(self) -> bool:
+        """Whether this process has ever reached a broker of this cluster with these settings."""
+        return self._rejections.reached
+
     def get(self, broker_id: int, purpose: str) -> Connection | None:
         """Returns the connection to a broker, if it was not closed here. The broker may have closed it."""
         connection = self._by_purpose.get((broker_id, purpose))

@@ -14,6 +14,9 @@ log = logging.getLogger(__name__)
 _worked: set[WireOptions] = set()
 """Settings that a broker has accepted from this process."""
 
+_rejected: set[WireOptions] = set()
+"""Settings that a broker has rejected from this process."""
+
 
 class AuthFailures:
     """The rejections in a row of one cluster's brokers, by the rule of :mod:`spark_group_source.grace`. A new
@@ -29,6 +32,11 @@ class AuthFailures:
         self._grace = Grace(before_success, clock)
         self._warnings = LogEvery(WARN_EVERY, clock)
 
+    @property
+    def reached(self) -> bool:
+        """Whether any broker has accepted or rejected these settings from this process: a rejection is an answer."""
+        return self._options in _worked or self._options in _rejected
+
     def record_success(self) -> None:
         """Notes that a broker accepted these settings."""
         _worked.add(self._options)
@@ -43,6 +51,7 @@ class AuthFailures:
         Raises:
             AuthenticationFailed: the rejection is final.
         """
+        _rejected.add(self._options)
         if self._options in _worked:
             self._grace.worked = True
         rejection = self._grace.record_rejection(responded_at)
