@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from spark_group_source.grace import Permission
-from spark_group_source.wire.metadata import Broker
+
+if TYPE_CHECKING:
+    from spark_group_source.wire.metadata import Broker  # its messages delay the start of a reader
 
 
 @dataclass(slots=True)
