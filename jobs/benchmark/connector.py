@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import tempfile
 from pathlib import Path
 
 import pyspark
 
 from benchmark.errors import BenchError
-from spark_group_source.testing.ivy import RESOLVE_TIMEOUT_S, cache_directory, ivy_command
+from spark_group_source.testing.file_lock import file_lock
+from spark_group_source.testing.ivy import RESOLVE_TIMEOUT_S, cache_directory, fetch_jars
 
 ARTIFACT = "spark-sql-kafka-0-10_2.13"
-OUTPUT_TAIL = 1500
-# Spark has its own Scala and slf4j.
+FALLBACK = "4.2.0"
+"""For a PySpark whose connector the repository does not have yet: this one also runs on Spark 4.3."""
+# What Spark itself has.
 MODULE = """<ivy-module version="2.0">
   <info organisation="spark-group-source" module="jvm-connector"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
     <dependency org="org.apache.spark" name="{artifact}" rev="{version}" conf="default->default">
-      <exclude org="org.scala-lang"/><exclude org="org.slf4j"/>
+      <exclude org="org.scala-lang"/><exclude org="org.scala-lang.modules"/><exclude org="org.slf4j"/>
+      <exclude org="org.apache.hadoop"/><exclude module="spark-tags_2.13"/>
+      <exclude module="lz4-java"/><exclude module="snappy-java"/>
     </dependency>
   </dependencies>
 </ivy-module>
@@ -28,7 +30,10 @@ MODULE = """<ivy-module version="2.0">
 
 
 def connector_jars() -> list[Path]:
-    """The jars in the directory of SPARK_KAFKA_JARS, or from Maven Central in the version of PySpark.
+    """The jars in the directory of SPARK_KAFKA_JARS, or from Maven Central in the version of PySpark, or ``FALLBACK``.
+
+    The jars stay in the cache of the embedded Kafka. Several processes may call this at once: one downloads, and the
+    others wait for it.
 
     Raises:
         BenchError: the directory lacks the connector, or the download failed.
@@ -41,31 +46,27 @@ def connector_jars() -> list[Path]:
                 f"SPARK_KAFKA_JARS is {directory}, which has no {ARTIFACT}-*.jar. Set it to a directory with this jar."
             )
         return jars
-    cached = cache_directory() / f"{ARTIFACT}-{pyspark.__version__}"
-    if not cached.is_dir():
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        _fetch(cached)
-    return sorted(cached.glob("*.jar"))
+    cache = cache_directory()
+    cache.mkdir(parents=True, exist_ok=True)
+    places = [cache / f"{ARTIFACT}-{version}" for version in dict.fromkeys((pyspark.__version__, FALLBACK))]
+    with file_lock(cache / f"{ARTIFACT}.lock", len(places) * RESOLVE_TIMEOUT_S):
+        return sorted(_fetched(places).glob("*.jar"))
 
 
-def _fetch(cached: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=cached.parent, prefix=f".{cached.name}-") as work:
-        module, partial = Path(work, "ivy.xml"), Path(work, "jars")
-        module.write_text(MODULE.format(artifact=ARTIFACT, version=pyspark.__version__), encoding="utf-8")
-        command = ivy_command(module, partial, cached.parent / "ivy")
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, check=False)
-            output = (done.stdout + done.stderr)[-OUTPUT_TAIL:]
-            # Ivy returns 0 if a single download fails.
-            complete = done.returncode == 0 and not any(
-                word in done.stdout for word in ("FAILED DOWNLOADS", "UNRESOLVED")
-            )
-        except subprocess.TimeoutExpired:
-            output, complete = f"nothing within {RESOLVE_TIMEOUT_S:.0f} s", False
-        if not complete or not list(partial.glob(f"{ARTIFACT}-*.jar")):
-            raise BenchError(
-                f"Ivy could not download Spark's Kafka source ({ARTIFACT} {pyspark.__version__}) from Maven Central:"
-                f" {output}\nSet SPARK_KAFKA_JARS to a directory with its jar and the jars that it needs"
-                " (spark-token-provider-kafka-0-10, kafka-clients, commons-pool2), or run with --only ours."
-            )
-        partial.rename(cached)
+def _fetched(places: list[Path]) -> Path:
+    """The first of the directories that exists or that a download can fill."""
+    for place in places:
+        if place.is_dir():
+            return place
+    failures = []
+    for place in places:
+        version = place.name.removeprefix(f"{ARTIFACT}-")
+        failure = fetch_jars(MODULE.format(artifact=ARTIFACT, version=version), place, f"{ARTIFACT}-*.jar", attempts=1)
+        if not failure:
+            return place
+        failures.append(f"{version}: {failure}")
+    raise BenchError(
+        f"Ivy could not download Spark's Kafka source ({ARTIFACT}) from Maven Central. {' '.join(failures)}\nSet"
+        " SPARK_KAFKA_JARS to a directory with its jar and the jars that it needs (spark-token-provider-kafka-0-10,"
+        " kafka-clients, commons-pool2), or run with --only ours."
+    )

@@ -124,26 +124,45 @@ def ivy_command(module: Path, libs: Path, cache: Path) -> list[str]:
     ]
 
 
+def fetch_jars(module: str, jars: Path, needed: str, attempts: int = ATTEMPTS) -> str:
+    """Downloads the jars of an Ivy module into a new directory, or nothing; one process may do so at a time.
+
+    Ivy caches downloaded files, so a second attempt continues where the first ended. Only the rename at the end makes
+    the jars valid: an interrupted download never passes for a complete one.
+
+    Args:
+        module: the text of an ivy.xml.
+        jars: the directory, which does not exist yet. Its parent does.
+        needed: a pattern of the jar without which a download is not complete.
+        attempts: how often Ivy runs until it succeeds.
+
+    Returns:
+        The error of the last attempt; an empty text after a success.
+    """
+    failure = ""
+    with tempfile.TemporaryDirectory(dir=jars.parent, prefix=f".{jars.name}-") as work:
+        description = Path(work, "ivy.xml")
+        description.write_text(module, encoding="utf-8")
+        partial = Path(work, "jars")
+        command = ivy_command(description, partial, jars.parent / "ivy")
+        for attempt in range(1, attempts + 1):
+            failure = _run(command)
+            if not failure and list(partial.glob(needed)):
+                partial.rename(jars)
+                return ""
+            log.warning("The download of %s failed (attempt %d of %d)", jars.name, attempt, attempts)
+    return failure or f"it retrieved no {needed}"
+
+
 def _fetch(version: str, libs: Path) -> None:
     log.warning("Downloading Kafka %s from Maven Central into %s: 43 MB, about 40 s, only once", version, libs)
-    # Ivy caches downloaded files, so a second attempt continues where the first ended. Only the rename at the end makes
-    # the jars valid: an interrupted download never passes for a complete download.
-    with tempfile.TemporaryDirectory(dir=libs.parent, prefix=f".kafka-{version}-") as work:
-        module = Path(work, "ivy.xml")
-        module.write_text(_ivy_module(version), encoding="utf-8")
-        partial = Path(work, "libs")
-        command = ivy_command(module, partial, libs.parent / "ivy")
-        for attempt in range(1, ATTEMPTS + 1):
-            failure = _run(command)
-            if not failure and list(partial.glob("kafka_2.1*.jar")):
-                partial.rename(libs)
-                return
-            log.warning("The download of Kafka %s failed (attempt %d of %d)", version, attempt, ATTEMPTS)
-    raise EmbeddedKafkaError(
-        f"Kafka {version} could not be downloaded from Maven Central in {ATTEMPTS} attempts. Ivy said: {failure}",
-        "Check the connection to repo1.maven.org (Java reads a proxy from JAVA_TOOL_OPTIONS), or set"
-        " SPARK_GROUP_SOURCE_KAFKA_LIBS to the libs directory of an unpacked Kafka download.",
-    )
+    failure = fetch_jars(_ivy_module(version), libs, "kafka_2.1*.jar")
+    if failure:
+        raise EmbeddedKafkaError(
+            f"Kafka {version} could not be downloaded from Maven Central in {ATTEMPTS} attempts. Ivy said: {failure}",
+            "Check the connection to repo1.maven.org (Java reads a proxy from JAVA_TOOL_OPTIONS), or set"
+            " SPARK_GROUP_SOURCE_KAFKA_LIBS to the libs directory of an unpacked Kafka download.",
+        )
 
 
 def _ivy_module(version: str) -> str:

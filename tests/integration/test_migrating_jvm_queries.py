@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,18 +14,13 @@ from spark_group_source.errors import CannotMigrate
 from spark_group_source.testing import EmbeddedKafka
 from tests.integration.conftest import Read, Stream
 from tests.integration.job_process import SMALL, Job
+from tests.integration.jvm_connector import jvm_connector
 from tests.integration.query_process import eventually
 from tests.integration.standing import fill
 
-JARS = os.environ.get("SPARK_KAFKA_JARS", "")
-"""The directory with the jars of ``format("kafka")``; see ``test_same_rows``."""
-
 SCRIPT = Path(__file__).parent / "run_jvm_query.py"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not JARS, reason='SPARK_KAFKA_JARS names no jars of format("kafka")'),
-]
+pytestmark = pytest.mark.slow
 
 
 def last_number(directory: Path) -> int:
@@ -45,9 +39,8 @@ def test_a_killed_query_is_moved_after_its_last_batch_and_added_partitions_are_r
 ) -> None:
     name = topic(partitions=3)
     expected = fill(kafka, name, 60)
-    jars = ",".join(str(each) for each in sorted(Path(JARS).glob("*.jar")))
     own = ("--output", str(tmp_path / "output"), *SMALL)
-    old = Job(kafka, tmp_path, name, group, str(SCRIPT), own, spark=("--jars", jars))
+    old = Job(kafka, tmp_path, name, group, str(SCRIPT), own, spark=("--jars", jvm_connector()))
     checkpoint = tmp_path / "checkpoint"
     batch = old.kill_after_write(lambda: last_number(old.output / "_spark_metadata"))
     assert last_number(checkpoint / "offsets") == batch

@@ -1,9 +1,8 @@
 """Every record is read as it was written, and as Spark's JVM source reads it with the same options.
 
-The latter needs a JVM that has the JVM source: SPARK_KAFKA_JARS names a directory of its jars (spark-sql-kafka-0-10,
-its token provider, kafka-clients, commons-pool2). Spark cannot take jars into a running session, so both then read in
-a process of its own, which is this file. Otherwise this source alone reads. What other producers write is among the
-golden bytes of the unit tests.
+The latter needs a JVM that has the JVM source, whose jars are downloaded. Spark cannot take jars into a running
+session, so both read in a process of its own, which is this file. What other producers write is among the golden bytes
+of the unit tests.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from pyspark.sql import SparkSession
 
 from spark_group_source import register
 from spark_group_source.testing.kafka import EmbeddedKafka
+from tests.integration.jvm_connector import jvm_connector
 
-JARS = os.environ.get("SPARK_KAFKA_JARS", "")
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 180
 OURS, THEIRS = "kafka-group", "kafka"
@@ -158,20 +157,20 @@ def main(work: Path, jars: str) -> None:
     spark = builder.getOrCreate()
     register(spark)
     cases = [Case(**each) for each in json.loads((work / "cases.json").read_text())]
-    found = outcomes(spark, cases, work, theirs=True)
+    found = outcomes(spark, cases, work)
     spark.stop()
     (work / "outcomes.json").write_text(json.dumps({name: asdict(each) for name, each in found.items()}))
 
 
-def outcomes(spark: SparkSession, cases: list[Case], work: Path, *, theirs: bool) -> dict[str, Outcome]:
-    """Reads all cases, also with the JVM source if it is there."""
+def outcomes(spark: SparkSession, cases: list[Case], work: Path) -> dict[str, Outcome]:
+    """Reads all cases with both sources."""
 
     def outcome(case: Case) -> Outcome:
         mine, our_error = read(spark, OURS, case, work)
-        other, their_error = read(spark, THEIRS, case, work) if theirs else (None, "")
+        other, their_error = read(spark, THEIRS, case, work)
         if mine is None:
             return Outcome(our_error=our_error, their_error=their_error)
-        different = [pair for pair in zip_longest(mine, other or []) if pair[0] != pair[1]] if theirs else []
+        different = [pair for pair in zip_longest(mine, other or []) if pair[0] != pair[1]]
         return Outcome(len(mine) - 1, f"{their_error} {different[:2]}" if different else "")
 
     with ThreadPoolExecutor(AT_ONCE) as threads:
@@ -280,27 +279,25 @@ class Reads(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def reads(
-    kafka: EmbeddedKafka, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Reads]:
+def reads(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reads]:
     """All reads."""
     work = tmp_path_factory.mktemp("reads")
     prefix = f"same-{work.name}"
     with written(kafka, prefix) as expected:
         cases = cases_of(kafka, prefix)
-        if JARS:
-            (work / "cases.json").write_text(json.dumps([asdict(case) for case in cases]))
-            jars = ",".join(str(each) for each in sorted(Path(JARS).glob("*.jar")))
-            subprocess.run(
-                [sys.executable, __file__, str(work), jars],
-                check=True,
-                timeout=600,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable},
-            )
-            given = json.loads((work / "outcomes.json").read_text())
-            found = {name: Outcome(**each) for name, each in given.items()}
-        else:
-            found = outcomes(request.getfixturevalue("spark"), cases, work, theirs=False)
+        (work / "cases.json").write_text(json.dumps([asdict(case) for case in cases]))
+        subprocess.run(
+            [sys.executable, __file__, str(work), jvm_connector()],
+            check=True,
+            timeout=600,
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'jobs'}",
+                "PYSPARK_PYTHON": sys.executable,
+            },
+        )
+        given = json.loads((work / "outcomes.json").read_text())
+        found = {name: Outcome(**each) for name, each in given.items()}
         yield Reads(found, {each: records_in(work / f"{each}-{OURS}") for each in ISOLATIONS}, expected)
 
 
@@ -335,7 +332,7 @@ def test_a_batch_read_has_the_rows_of_the_jvm_source_for_the_same_range(reads: R
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_read_that_the_jvm_source_rejects_fails_and_the_error_names_the_option(reads: Reads, case: str) -> None:
     found = reads.outcomes[case]
-    assert found.their_error or not JARS
+    assert found.their_error
     assert any(f"'{name}'" in found.our_error for name in REFUSED[case]), found.our_error
 
 
