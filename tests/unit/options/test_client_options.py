@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from operator import attrgetter
 
-from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.table import OPTIONS
@@ -76,53 +74,12 @@ def test_every_kafka_option_is_a_key_of_the_java_consumer() -> None:
     assert {f"kafka.{key}" for key in OPTION_KEYS.difference(CONSUMER + SECURITY)} == WITHOUT_JAVA
 
 
-PLACES: dict[str, tuple[str, str, object]] = {
-    "minOffsetsPerTrigger": ("10", "min_offsets_per_trigger", 10),
-    "maxOffsetsPerTrigger": ("10", "max_offsets_per_trigger", 10),  # the same number fits
-    "kafka.client.id": ("me", "wire.client_id", "me"),
-    "kafka.group.instance.id": ("host-1", "group.instance_id", "host-1"),
-    "kafka.partition.assignment.strategy": ("range,sticky", "group.assignors", ("range", "sticky")),
-    "kafka.session.timeout.ms": ("20000", "group.session_timeout", 20.0),
-    "kafka.heartbeat.interval.ms": ("1000", "group.heartbeat_interval", 1.0),
-    "kafka.max.poll.interval.ms": ("60000", "group.rebalance_timeout", 60.0),
-    "groupOffsetFetch.timeoutMs": ("7500", "group.offset_fetch_timeout", 7.5),
-    "kafka.request.timeout.ms": ("7000", "wire.request_timeout", 7.0),
-    "kafka.metadata.max.age.ms": ("40000", "wire.metadata_max_age", 40.0),
-    "kafka.retry.backoff.ms": ("30", "wire.retry_backoff", 0.03),
-    "kafka.retry.backoff.max.ms": ("400", "wire.retry_backoff_max", 0.4),
-    "kafka.reconnect.backoff.ms": ("20", "wire.reconnect_backoff", 0.02),
-    "kafka.reconnect.backoff.max.ms": ("300", "wire.reconnect_backoff_max", 0.3),
-    "kafka.socket.connection.setup.timeout.ms": ("4000", "wire.connect_timeout", 4.0),
-    "kafka.socket.connection.setup.timeout.max.ms": ("5000", "wire.connect_timeout_max", 5.0),
-    "kafka.connections.max.idle.ms": ("61000", "wire.max_idle", 61.0),
-    "kafka.client.dns.lookup": ("resolve_canonical_bootstrap_servers_only", "wire.canonical_bootstrap", True),
-    "kafka.receive.buffer.bytes": ("65536", "wire.receive_buffer", 65536),
-    "kafka.send.buffer.bytes": ("131072", "wire.send_buffer", 131072),
-    "kafka.source.host": ("10.0.0.7", "wire.source_host", "10.0.0.7"),
-    "kafka.source.port": ("40000-40099", "wire.source_ports", (40000, 40099)),
-    "kafka.client.rack": ("eu-1a", "wire.rack", "eu-1a"),
-    "kafka.check.crcs": ("false", "fetch.check_crcs", False),
-    "kafka.isolation.level": ("read_committed", "fetch.read_committed", True),
-    "kafkaConsumer.pollTimeoutMs": ("9000", "fetch.poll_timeout", 9.0),
-    "failOnDataLoss": ("false", "fetch.fail_on_data_loss", False),
-    "kafka.fetch.max.bytes": ("8000000", "fetch.max_bytes", 8_000_000),
-    "kafka.max.partition.fetch.bytes": ("1000000", "fetch.partition_max_bytes", 1_000_000),
-    "kafka.fetch.min.bytes": ("100000", "fetch.min_bytes", 100_000),
-    "kafka.fetch.max.wait.ms": ("250", "fetch.max_wait", 0.25),
-}
-"""Option -> a text, the field that it sets, and its value."""
-
-
-def test_each_option_has_its_own_field_and_reaches_the_member_and_the_tasks() -> None:
-    given = {name: text for name, (text, _, _) in PLACES.items()}
-    parsed, default = parse_options(GOOD | given), parse_options(GOOD)
-    for name, (_, place, value) in PLACES.items():
-        assert attrgetter(place)(parsed) == value != attrgetter(place)(default), name
-    assert parsed.group.wire == parsed.wire
+def test_the_settings_of_connections_and_tasks_reach_the_tasks() -> None:
+    given = {"kafka.client.id": "me", "kafka.client.rack": "eu-1a", "kafka.check.crcs": "false"}
+    parsed = parse_options(GOOD | given)
     (partition,) = partitions_of(given, RANGE)
     assert (partition.task.wire, partition.task.settings) == (parsed.with_client_id("me").wire, parsed.fetch)
-    internal = parse_options(PATTERN | {"includeInternalTopics": "true"}).group.subscription
-    assert internal == Subscription((), "t.*", True)
+    assert (partition.task.wire.rack, partition.task.settings.check_crcs) == ("eu-1a", False)
 
 
 def partitions_of(given: dict[str, str], *ranges: OffsetRange) -> list[TaskPartition]:

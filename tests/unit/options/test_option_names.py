@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from spark_group_source.errors import OptionError
@@ -85,6 +86,15 @@ NAMES = {non_blank, values.wire_name, values.optional_wire_name, values.client_i
 """Parsers of texts whose case matters."""
 # fmt: on
 
+ANOTHER: dict[Callable[[str], Any], str] = {
+    values.boolean: "false",
+    values.byte_count: "100000",
+    values.dns_lookup: "resolve_canonical_bootstrap_servers_only",
+    values.duration: "7m",
+    values.milliseconds: "20000",
+}
+"""A second good text of parsers whose first one is the default of an option."""
+
 VALUES = [option for option in OPTIONS if not option.name.startswith(("kafka.security.", "kafka.sasl.", "kafka.ssl."))]
 """test_security_options.py tests the security options, which need files and other options."""
 
@@ -119,6 +129,19 @@ def test_names_are_read_in_any_case_and_values_with_blanks_around_them() -> None
             written.append({option.name: f" \t{good}\n"})
         assert [each for each in written if parse_options(others(option) | each) != expected] == []
     assert parse_options(PATTERN | {"subscribePattern": " orders$"}).group.subscription.pattern == " orders$"
+
+
+def test_each_option_sets_a_field_of_its_own() -> None:
+    for option in (each for each in VALUES if each.name not in {*GOOD, *WITHOUT}):
+        base = PATTERN if option.name == "includeInternalTopics" else others(option)
+        field = attrgetter(option.place)
+        default = field(parse_options(base))
+        good, _, _ = BY_NAME.get(option.name) or KINDS[option.parse]
+        texts = [each for each in (good, ANOTHER.get(option.parse)) if each is not None]
+        found = [(text, field(parse_options(base | {option.name: text}))) for text in texts]
+        assert any(value not in (default, None) for _, value in found), f"{option.name}: {found}, default {default}"
+    places = [option.place for option in OPTIONS]
+    assert sorted(places) == sorted(set(places))
 
 
 def test_words_are_read_in_any_case() -> None:
