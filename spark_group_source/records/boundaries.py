@@ -99,6 +99,8 @@ _MAX_SEQUENTIAL_LANES = 32
 """Maximum number of lanes that a plain loop scans faster than numpy."""
 _MIN_RECORDS_OF_BLOCK = 100
 """If a block finds fewer records, because each record of 8 kB stops a lane, the plain loop finds the others faster."""
+_MIN_STOPPING_SIZE = 2**13
+"""Minimum mean size in bytes of records that stop their lanes: their lengths have three bytes."""
 _MIN_SPLIT_RECORDS = 2000
 _MAX_SPLIT_RECORD_SIZE = 400
 """Minimum number of records, and maximum mean size in bytes, for which a split saves time."""
@@ -134,6 +136,8 @@ def find_record_starts(memory: Memory, starts: Longs, limits: Longs, expected: i
         memory: holds the records of all batches, in their order, and the whole length of each record.
         expected: the approximate number of records. It affects only the speed.
     """
+    if _stop_at_each_record(starts, limits, expected):
+        return _scan_one_by_one(memory, starts, limits)
     batch, lane_starts = _split_into_lanes(memory, starts, limits, expected)
     if len(lane_starts) == len(starts):
         return _scan_lanes(memory, starts, limits)
@@ -147,6 +151,12 @@ def find_record_starts(memory: Memory, starts: Longs, limits: Longs, expected: i
         rescanned, next_starts[wrong] = _scan_lanes(memory, starts[wrong], limits[wrong])
         record_starts = np.sort(np.concatenate((record_starts[~np.isin(batch_of_record, wrong)], rescanned)))
     return record_starts, next_starts
+
+
+def _stop_at_each_record(starts: Longs, limits: Longs, expected: int) -> bool:
+    """Whether lanes would stop at each record and have others behind it. A lone record of a lane costs one step."""
+    has_several = expected >= 2 * len(starts)
+    return has_several and int((limits - starts).sum()) > expected * _MIN_STOPPING_SIZE
 
 
 def _split_into_lanes(memory: Memory, starts: Longs, limits: Longs, expected: int) -> tuple[Longs, Longs]:
@@ -242,12 +252,21 @@ def _scan_lanes(memory: Memory, starts: Longs, ends: Longs) -> tuple[Longs, Long
         lanes, position = lanes[active], position[active]
         if found < _MIN_RECORDS_OF_BLOCK:
             break
-    for lane, start in zip(lanes.tolist(), position.tolist(), strict=True):
-        rest, next_starts[lane] = _scan_sequentially(memory, start, int(ends[lane]))
-        scanned.append(np.array(rest, np.int64))
-    record_starts = np.concatenate([np.empty(0, np.int64), *scanned])
+    rest, next_starts[lanes] = _scan_one_by_one(memory, position, ends[lanes])
+    record_starts = np.concatenate([*scanned, rest])
     record_starts.sort()
     return record_starts, next_starts
+
+
+def _scan_one_by_one(memory: Memory, starts: Longs, ends: Longs) -> tuple[Longs, Longs]:
+    """What :func:`_scan_lanes` returns, from the plain loop: one lane after the other."""
+    scanned: list[int] = []
+    next_starts = []
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        found, next_start = _scan_sequentially(memory, start, end)
+        scanned += found
+        next_starts.append(next_start)
+    return np.array(scanned, np.int64), np.array(next_starts, np.int64)
 
 
 def _scan_block(memory: Memory, starts: Longs) -> Longs:

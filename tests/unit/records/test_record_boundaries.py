@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -63,6 +64,7 @@ def scan_with_numpy(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(boundaries, "_MIN_SPLIT_RECORDS", 1)
     patch.setattr(boundaries, "_MAX_SPLIT_RECORD_SIZE", 10**9)
     patch.setattr(boundaries, "_LANES_PER_SQRT", 3)
+    patch.setattr(boundaries, "_MIN_STOPPING_SIZE", 10**9)
 
 
 @pytest.fixture
@@ -142,6 +144,16 @@ def test_large_record_batches_are_not_scanned_in_the_plain_loop(layout: str, sca
     values = [LAYOUTS[layout](number) for number in range(8000)]
     expected = check([values[:3000], values[3000:3100], values[3100:]])
     assert sum(scanned_lanes) < len(expected) // 5
+
+
+@pytest.mark.parametrize(("size", "records_each", "plain"), [(8200, 2, True), (8200, 1, False), (8000, 2, False)])
+def test_only_records_that_would_stop_their_lanes_again_and_again_are_scanned_in_the_plain_loop_at_once(
+    size: int, records_each: int, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan_block = Mock(wraps=boundaries._scan_block)
+    monkeypatch.setattr(boundaries, "_scan_block", scan_block)
+    check([[b"v" * size] * records_each] * 40)
+    assert scan_block.called != plain
 
 
 BORDERS = [sign * (2 ** (7 * size - 1) + shift) for size in range(1, 10) for sign in (1, -1) for shift in (-1, 0, 1)]
