@@ -11,7 +11,8 @@ from socket import socket
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import ProtocolError
-from spark_group_source.wire import sockets
+from spark_group_source.wire import low_water, sockets
+from spark_group_source.wire.low_water import LowWaterMark
 from spark_group_source.wire.waiting import wait_ready
 
 MAX_FRAME = 2**30
@@ -20,6 +21,10 @@ MAX_FRAME = 2**30
 MAX_FRAME_BEFORE_SIGN_IN = 2**20
 """Maximum size of a response before the connection is authenticated. Such responses are small, and memory must not be
 allocated for whoever answers at an address. A TLS alert of a listener would claim about 350 MB."""
+
+MAX_TURN = 2**20
+"""Maximum bytes to decrypt before the deadline is checked again. To check it for each TLS record of 16 kB takes a tenth
+of the CPU time."""
 
 _TOO_LARGE = (
     "Since a fetch asks for less, the response holds a single record batch of that size. Lower 'max.message.bytes' of"
@@ -46,6 +51,7 @@ class FrameReader:
         self._received = 0
         self._buffer = bytearray()
         self._spare_buffer = bytearray()
+        self._low_water = LowWaterMark()
 
     def receive(self, sock: socket, deadline: Deadline) -> tuple[memoryview, bytearray]:
         """Returns the next response without its length, and the buffer that holds it.
@@ -56,20 +62,40 @@ class FrameReader:
             ProtocolError: the length is impossible.
             Interrupted: the deadline's wakeup was set first.
         """
-        while True:
-            target = memoryview(self._size) if self._frame is None else self._frame
-            while self._received < len(target):
-                self._received += _receive_into(sock, target[self._received :], deadline)
-                # A broker that sends a byte now and then never lets one operation time out. A response that is
-                # complete by now is accepted: it may have arrived while this thread waited for another broker.
-                if self._received < len(target) and deadline.expired():
-                    raise TimeoutError
-            self._received = 0
-            if self._frame is not None:
-                frame, self._frame = self._frame, None
-                return frame, self._buffer
-            (size,) = _SIZE.unpack(self._size)
-            self._frame = self._allocate(size)
+        try:
+            if self._frame is None:
+                self._fill(sock, memoryview(self._size), deadline)
+                (size,) = _SIZE.unpack(self._size)
+                self._frame = self._allocate(size)
+            self._fill(sock, self._frame, deadline)
+        finally:
+            # The next wait is one for the first byte of a response, or for the end of the connection.
+            self._low_water.reset(sock)
+        frame, self._frame = self._frame, None
+        return frame, self._buffer
+
+    def _fill(self, sock: socket, target: memoryview, deadline: Deadline) -> None:
+        """Receives the rest of ``target``."""
+        while self._received < len(target):
+            self._received += self._receive_some(sock, target[self._received :], deadline)
+            # A broker that sends a byte now and then never lets one operation time out. A response that is complete by
+            # now is accepted: it may have arrived while this thread waited for another broker.
+            if self._received < len(target) and deadline.expired():
+                raise TimeoutError
+        self._received = 0
+
+    def _receive_some(self, sock: socket, target: memoryview, deadline: Deadline) -> int:
+        """Returns how many bytes of ``target`` were received; 0 if those that came do not reach the low-water mark."""
+        if sockets.uses_tls(sock):
+            return _receive_decrypted(sock, target[:MAX_TURN], deadline)
+        self._low_water.raise_for(sock, len(target))
+        if not self._low_water.is_raised:
+            return _receive(sock, target, deadline)
+        try:
+            return _receive(sock, target, deadline.at_most(low_water.PATIENCE))
+        except TimeoutError:
+            self._low_water.halve()
+            return 0
 
     def reuse(self, buffer: bytearray) -> None:
         """Receives a later response into ``buffer``, which nothing may use any more.
@@ -101,22 +127,34 @@ class FrameReader:
         return ProtocolError(f"{happened}.", _NO_KAFKA)
 
 
-def _receive_into(sock: socket, target: memoryview, deadline: Deadline) -> int:
-    if deadline.wakeup is None:
-        sockets.set_timeout(sock, deadline)
-        received = sock.recv_into(target)
-    else:
-        received = _receive_interruptibly(sock, target, deadline)
-    if received == 0:
-        raise ConnectionResetError("the broker closed the connection")
+def _receive(sock: socket, target: memoryview, deadline: Deadline) -> int:
+    """Waits for bytes, and receives those that came."""
+    if deadline.wakeup is not None:
+        return _receive_interruptibly(sock, target, deadline)
+    sockets.set_timeout(sock, deadline)
+    return _some(sock.recv_into(target))
+
+
+def _receive_decrypted(sock: socket, target: memoryview, deadline: Deadline) -> int:
+    """Waits for bytes, and receives what TLS can decrypt without another wait. A call returns one TLS record."""
+    received = _receive_interruptibly(sock, target, deadline)
+    with contextlib.suppress(*sockets.not_ready_errors(sock)):
+        while received < len(target):
+            received += _some(sock.recv_into(target[received:]))
     return received
 
 
 def _receive_interruptibly(sock: socket, target: memoryview, deadline: Deadline) -> int:
+    """Leaves the socket without a timeout: bytes that came may be a part of a TLS record, and the rest may not come."""
     while True:
         if not sockets.has_decrypted_bytes(sock) and not wait_ready(sock.fileno(), deadline):
             raise TimeoutError
-        # No wait in recv_into: the bytes may be a part of a TLS record, and the rest may never come.
         sock.settimeout(0)
         with contextlib.suppress(*sockets.not_ready_errors(sock)):
-            return sock.recv_into(target)
+            return _some(sock.recv_into(target))
+
+
+def _some(received: int) -> int:
+    if received == 0:
+        raise ConnectionResetError("the broker closed the connection")
+    return received

@@ -14,13 +14,14 @@ import pytest
 
 from spark_group_source.auth import tls_session
 from spark_group_source.auth.tls import Tls
-from spark_group_source.clock import Deadline
+from spark_group_source.clock import Deadline, monotonic
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
 from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.frames import FrameReader
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from spark_group_source.wire.wire_options import WireOptions
 from tests.certificates import Authority
-from tests.unit.wire.messages import answer, heartbeat
+from tests.unit.wire.messages import answer, framed, heartbeat
 from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
@@ -48,7 +49,8 @@ class Peer:
         shaking = threading.Thread(target=self._shake)
         shaking.start()
         try:
-            self.connection = Connection(shake(ours), "broker", 1, OPTIONS)
+            self.sock = shake(ours)
+            self.connection = Connection(self.sock, "broker", 1, OPTIONS)
         except AuthenticationFailed:
             self.socket.close()
             raise
@@ -124,6 +126,33 @@ def test_a_wakeup_or_the_deadline_ends_the_wait_within_a_tls_record(peer: Peer, 
         peer.connection.send(heartbeat(), after())
         with pytest.raises(DeadlineExceeded):
             peer.connection.receive(Deadline.after(SHORT, wakeup=later))
+
+
+def test_a_response_of_many_tls_records_is_received_without_a_look_at_the_clock_for_each(peer: Peer) -> None:
+    looks = 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return monotonic()
+
+    response = framed(bytes(100_000))
+    for at in range(0, len(response), 2**14):
+        peer.socket.sendall(peer.record(response[at : at + 2**14]))
+    frame, _ = FrameReader("b:1").receive(peer.sock, Deadline.after(LONG, clock))
+    assert len(frame) == 100_000
+    assert looks < 8, "there are seven records"
+
+
+def test_a_response_whose_last_tls_record_is_cut_short_waits_for_the_rest_until_the_deadline(peer: Peer) -> None:
+    response = framed(bytes(50_000))
+    records = b"".join(peer.record(response[at : at + 2**14]) for at in range(0, len(response), 2**14))
+    reader = FrameReader("b:1")
+    peer.socket.sendall(records[:-10])
+    with pytest.raises(TimeoutError):
+        reader.receive(peer.sock, Deadline.after(SHORT))
+    peer.socket.sendall(records[-10:])
+    assert reader.receive(peer.sock, after())[0] == bytes(50_000)
 
 
 def test_an_absolute_host_name_is_certified_without_its_dot(authority: Authority) -> None:
