@@ -109,7 +109,7 @@ def test_members_and_their_partitions_are_described(fake: FakeKafka) -> None:
         assert group.describe() == GroupDescription("Empty", "", ())
         fake.group(GROUP).classic.members["m"] = FakeMember("m", "static-1", {}, 1.0)
         (member,) = group.describe().members
-        assert (member.client_id, member.host, member.instance_id) == ("client", "127.0.0.1", "static-1")
+        assert (member.client_id, member.host, member.instance_id) == ("client", "/127.0.0.1", "static-1")
         assert member.partitions == frozenset()
 
 
