@@ -15,9 +15,11 @@ from spark_group_source.group.commits import GroupOffsets
 from spark_group_source.group.coordinator import Result, retry_until_response
 from spark_group_source.group.description import GroupDescription
 from spark_group_source.group.membership import RequestFailed
+from spark_group_source.lag.ages import OldestRecords
 from spark_group_source.lag.model import Sample
 from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.options.parsing import parse_options
+from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.offset_lookup import list_offsets
 
@@ -26,6 +28,9 @@ log = logging.getLogger(__name__)
 SAMPLE_TIMEOUT = 5.0
 """Maximum time of a lookup, in seconds."""
 
+SHARE_FOR_AGES = 0.2
+"""Part of the time of a lookup that is left for the ages if a leader does not return its end offsets."""
+
 CLIENT_ID_LENGTH = 150
 """Maximum length of the default client id in characters: a group's id may fill the whole field of a request."""
 
@@ -33,12 +38,13 @@ CLIENT_ID_LENGTH = 150
 class GroupLagClient:
     """Looks up the group ``kafka.group.id``, in the topics of ``subscribe``, ``subscribePattern`` or ``assign``.
 
-    A lookup sends two or three requests. Connections stay open until :meth:`close`; a later lookup opens new ones.
+    A lookup sends one request to the coordinator and one to each leader, and for the ages of partitions with a lag one
+    to three small fetches to each leader. Connections stay open until :meth:`close`; a later lookup opens new ones.
     Use a client from one thread only. This source commits every partition that it owns, so none of these is missing.
 
     Args:
         options: the source's options, including security. With ``kafka.isolation.level=read_committed`` the end offset
-            is the last stable offset.
+            is the last stable offset, and aborted records have no age.
         timeout: maximum time of a lookup, in seconds.
 
     Raises:
@@ -61,11 +67,14 @@ class GroupLagClient:
             client_id = f"lag-of-{self.group}"[:CLIENT_ID_LENGTH]
         self._cluster = Cluster(parsed.with_client_id(client_id).wire)
         self._offsets = GroupOffsets(self._cluster, self._settings)
+        self._oldest = OldestRecords(self._cluster, read_committed=self._read_committed)
+        self._without_ages: set[str] = set()
 
     def sample(self) -> Sample:
-        """Returns the group's committed offsets, and the present end offsets of those partitions.
+        """Returns the group's committed offsets, and the present end offsets of those partitions with the ages.
 
-        The sample leaves out partitions without a commit, and deleted partitions.
+        The sample leaves out partitions without a commit, and deleted partitions. It has no ages in topics that this
+        principal may not read.
 
         Raises:
             BrokerUnavailable, DeadlineExceeded: the brokers are unreachable; a later lookup may succeed.
@@ -82,11 +91,14 @@ class GroupLagClient:
             self._cluster,
             dict.fromkeys(positions, LATEST),
             read_committed=self._read_committed,
-            deadline=deadline,
+            deadline=deadline.at_most(deadline.remaining() * (1 - SHARE_FOR_AGES)),
             partial=True,
         )
         existing = {tp: at for tp, at in positions.items() if tp not in ends.missing}
-        return Sample(self._now(), existing, ends.offsets)
+        self._oldest.look_up(existing, ends.offsets, deadline)
+        self._warn_of_denied_topics()
+        at = self._now()
+        return Sample(at, existing, ends.offsets, self._oldest.ages(existing, ends.offsets, at))
 
     def describe(self) -> GroupDescription:
         """Returns state, members and assignment of the group. If there is no such group, the state is ``Dead``.
@@ -101,6 +113,17 @@ class GroupLagClient:
     def close(self) -> None:
         """Closes the connections."""
         self._cluster.close()
+
+    def _warn_of_denied_topics(self) -> None:
+        """Logs once per topic why its ages are missing."""
+        denied = self._oldest.denied - self._without_ages
+        if denied:
+            log.warning(
+                "group %s: the age of the lag is unknown in topics that this principal may not read: %s",
+                self.group,
+                names(denied),
+            )
+        self._without_ages |= denied
 
     def _is_selected(self, tp: TopicPartition) -> bool:
         subscription = self._settings.subscription
@@ -125,6 +148,10 @@ def _retry_until_response(request: Callable[[], Result | RequestFailed], deadlin
 LOOKUP_INTERVAL = 1.0
 """Minimum time between two lookups, in seconds: small batches may end several times a second."""
 
+LOOKUP_FACTOR, MAX_LOOKUP_INTERVAL = 20.0, 10.0
+"""The time between two lookups is at least this many times the duration of the last one, up to so many seconds: lookups
+of many partitions take a broker's time and bytes."""
+
 MIN_BACKOFF, MAX_BACKOFF = 5.0, 60.0
 """Minimum and maximum time without a lookup after a failure, in seconds. It doubles with each failure."""
 
@@ -147,6 +174,7 @@ class ThrottledLagClient:
         """The result of a lookup; ``None`` if none is due. The ``last`` lookup is due unless the client backs off."""
         if not self._is_due(last):
             return None
+        began = self._clock()
         try:
             sample = self._client.sample()
         except GroupSourceError as error:
@@ -155,7 +183,9 @@ class ThrottledLagClient:
             log.warning("group %s: cannot determine the lag, next try in %.0f s: %s", self.group, self._backoff, error)
             return None
         self._backoff = 0.0
-        self._next_at = self._clock() + LOOKUP_INTERVAL
+        now = self._clock()
+        in_proportion = min(LOOKUP_FACTOR * (now - began), MAX_LOOKUP_INTERVAL)
+        self._next_at = now + max(LOOKUP_INTERVAL, in_proportion)
         return sample
 
     def _is_due(self, last: bool) -> bool:

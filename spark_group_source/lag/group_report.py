@@ -26,8 +26,10 @@ COLUMNS = (
     *("GROUP", "TOPIC", "PARTITION"),
     *("CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
     *("CONSUMER-ID", "HOST", "CLIENT-ID"),
+    "AGE-SECONDS",
 )
-"""Those of ``kafka-consumer-groups --describe``, in its order: scripts that pick columns work with both."""
+"""Those of ``kafka-consumer-groups --describe``, in its order: scripts that pick columns work with both. The
+last one is this package's own."""
 
 UNSHOWN = "-"
 """Stands for an unknown value."""
@@ -55,6 +57,7 @@ class Snapshot:
         owners = self.owners()
         positions, ends = self.sample.positions, self.sample.ends
         lags = {each.tp: each.lag for each in self.sample.partitions()}
+        ages = {tp: f"{age:.0f}" for tp, age in self.sample.ages.items()}
         rows: list[tuple[object, ...]] = [COLUMNS]
         for tp in sorted(positions.keys() | owners.keys()):
             figures = (positions.get(tp, UNSHOWN), ends.get(tp, UNSHOWN), lags.get(tp, UNSHOWN))
@@ -62,7 +65,9 @@ class Snapshot:
             if tp in owners:
                 owner = owners[tp]
                 member = (owner.member_id, owner.host, owner.client_id)
-            rows.append((printable(group_id), printable(tp.topic), tp.partition, *figures, *member))
+            rows.append(
+                (printable(group_id), printable(tp.topic), tp.partition, *figures, *member, ages.get(tp, UNSHOWN))
+            )
         return rows
 
     def exists(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_group_source.group.counters import Counters
@@ -14,12 +15,14 @@ from spark_group_source.text import names
 class PartitionLag:
     """One partition: ``position`` is the next offset to process, ``end`` the next offset to write.
 
-    ``end`` is the high watermark, or with ``read_committed`` the last stable offset.
+    ``end`` is the high watermark, or with ``read_committed`` the last stable offset. ``age`` is how many seconds ago
+    the first record at or after ``position`` was written: 0 if there is none before ``end``, ``None`` if it is unknown.
     """
 
     tp: TopicPartition
     position: int
     end: int
+    age: float | None = None
 
     @property
     def lag(self) -> int:
@@ -32,16 +35,18 @@ class Sample:
     """The result of one lookup at time ``at``, in seconds since 1970.
 
     If a leader did not return a partition's end offset, only ``positions`` has that partition: its lag is unknown.
+    ``ages`` lacks the partitions whose age is unknown.
     """
 
     at: float
     positions: Offsets
     ends: Offsets
+    ages: Mapping[TopicPartition, float] = field(default_factory=dict)
 
     def partitions(self) -> tuple[PartitionLag, ...]:
         """The lag of each partition, sorted by topic and number."""
         known = sorted(self.positions.keys() & self.ends.keys())
-        return tuple(PartitionLag(tp, self.positions[tp], self.ends[tp]) for tp in known)
+        return tuple(PartitionLag(tp, self.positions[tp], self.ends[tp], self.ages.get(tp)) for tp in known)
 
     def total(self) -> int:
         """The sum of the known lags."""
@@ -96,6 +101,21 @@ class LagReport:
         return max(self.partitions, key=lambda each: each.lag, default=None)
 
     @property
+    def oldest(self) -> PartitionLag | None:
+        """The partition with the largest known age; ``None`` if no age is known, as without a lag client."""
+        oldest, largest = None, -1.0
+        for each in self.partitions:
+            if each.age is not None and each.age > largest:
+                oldest, largest = each, each.age
+        return oldest
+
+    @property
+    def unknown_ages(self) -> tuple[TopicPartition, ...]:
+        """The partitions whose age is unknown, sorted; those whose lag is ``unknown`` are among them."""
+        ages = [each.tp for each in self.partitions if each.age is None]
+        return tuple(sorted([*ages, *self.unknown]))
+
+    @property
     def catch_up(self) -> float | None:
         """Seconds until the lag is 0 at these rates: 0 without lag, infinite if the query does not catch up.
 
@@ -115,7 +135,8 @@ class LagReport:
     def __str__(self) -> str:
         if not self.partitions and not self.unknown:
             return f"{self.query}: no partitions"
-        return f"{self.query}: lag {self._lag_text()}{_rates_text(self.rates)}{_catch_up_text(self.catch_up)}"
+        lag = f"{self._lag_text()}{self._age_text()}"
+        return f"{self.query}: lag {lag}{_rates_text(self.rates)}{_catch_up_text(self.catch_up)}"
 
     def _lag_text(self) -> str:
         text = f"{self.total:,} in {len(self.partitions)} partition(s)"
@@ -125,6 +146,15 @@ class LagReport:
         if largest is not None and largest.lag > 0:
             text += f", most in {largest.tp} ({largest.lag:,})"
         return text
+
+    def _age_text(self) -> str:
+        oldest = self.oldest
+        if oldest is None or not oldest.age:
+            return ""
+        text = duration(oldest.age)
+        if self.unknown_ages:
+            text = f"at least {text}"
+        return f", oldest record {text} old"
 
 
 def _rates_text(rates: Rates) -> str:

@@ -19,11 +19,16 @@ from spark_group_source.lag.model import LagReport, PartitionLag
 PREFIX = "kafka_group_source_"
 SOURCE_LABELS = ("query", "source", "group")
 
-PARTITION_GAUGES: dict[str, tuple[str, Callable[[PartitionLag], int]]] = {
+PARTITION_GAUGES: dict[str, tuple[str, Callable[[PartitionLag], float | None]]] = {
     "lag_offsets": ("Offsets left to process.", lambda each: each.lag),
     "position_offset": ("Next offset to process.", lambda each: each.position),
     "log_end_offset": ("High watermark, or with read_committed the last stable offset.", lambda each: each.end),
+    "age_seconds": (
+        "Seconds since the first record left to process was written; 0: none is left.",
+        lambda each: each.age,
+    ),
 }
+"""Name to help text and value. A gauge whose value is ``None`` is left out."""
 
 
 def _total_lag(report: LagReport) -> float | None:
@@ -38,6 +43,12 @@ def _largest_lag(report: LagReport) -> float | None:
     return report.largest.lag
 
 
+def _largest_age(report: LagReport) -> float | None:
+    if report.unknown_ages or report.oldest is None:
+        return None
+    return report.oldest.age
+
+
 SOURCE_GAUGES: dict[str, tuple[str, Callable[[LagReport], float | None]]] = {
     "lag_sum_offsets": ("Offsets left to process in all partitions.", _total_lag),
     "lag_max_offsets": ("Offsets left to process in the partition with the largest lag.", _largest_lag),
@@ -45,12 +56,14 @@ SOURCE_GAUGES: dict[str, tuple[str, Callable[[LagReport], float | None]]] = {
         "Partitions whose lag is unknown, because no leader returned the end offset.",
         lambda each: len(each.unknown),
     ),
+    "age_max_seconds": ("Age in the partition with the largest age.", _largest_age),
+    "unknown_age_partitions": ("Partitions whose age is unknown.", lambda each: len(each.unknown_ages)),
     "processed_offsets_per_second": ("Processed per second over the last minute.", lambda each: each.rates.processed),
     "arrived_offsets_per_second": ("Arrived per second over the last minute.", lambda each: each.rates.arrived),
     "catch_up_seconds": ("Seconds until the lag is 0 at these rates; +Inf: never.", lambda each: each.catch_up),
     "report_timestamp_seconds": ("Time of the other gauges, in seconds since 1970.", lambda each: each.at),
 }
-"""Name to help text and value. A gauge whose value is ``None`` is left out."""
+"""As :data:`PARTITION_GAUGES`."""
 
 COUNTERS: dict[str, tuple[str, Callable[[Counters], int]]] = {
     "batches": ("Batches completed.", lambda each: each.batches),
@@ -99,7 +112,9 @@ def _partition_gauges(reports: Sequence[LagReport]) -> Iterator[Metric]:
         gauge = GaugeMetricFamily(PREFIX + name, help_text, labels=(*SOURCE_LABELS, "topic", "partition"))
         for report in reports:
             for lag in report.partitions:
-                gauge.add_metric((*_labels(report), lag.tp.topic, str(lag.tp.partition)), lag_value(lag))
+                value = lag_value(lag)
+                if value is not None:
+                    gauge.add_metric((*_labels(report), lag.tp.topic, str(lag.tp.partition)), value)
         yield gauge
 
 

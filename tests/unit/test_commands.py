@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,7 @@ from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand
 
 GROUP = "orders-to-lake"
+WRITTEN_AT = 1_700_000_000
 
 
 def seen(at: float, shares: dict[str, set[int]], lag: int = 0, state: str = "Stable") -> Snapshot:
@@ -132,10 +134,14 @@ def test_client_and_group_names_are_escaped() -> None:
 def test_a_partition_without_an_owner_has_its_lag_in_the_table() -> None:
     tp = TopicPartition("t", 0)
     alone = Snapshot(GroupDescription("Empty", "", ()), Sample(0.0, {tp: 5}, {tp: 9}))
+    kafkas = "GROUP           TOPIC  PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG  CONSUMER-ID  HOST  CLIENT-ID"
     assert text(alone.partitions(GROUP)).splitlines() == [
-        "GROUP           TOPIC  PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG  CONSUMER-ID  HOST  CLIENT-ID",
-        "orders-to-lake  t      0          5               9               4    -            -     -",
+        f"{kafkas}  AGE-SECONDS",
+        "orders-to-lake  t      0          5               9               4    -            -     -          -",
     ]
+    aged = replace(alone, sample=replace(alone.sample, ages={tp: 311.7}))
+    assert text(aged.partitions(GROUP)).splitlines()[1].split()[-1] == "312"
+    assert "oldest record 5 min old" in page(GROUP, [aged])
     assert "polyline" in page(GROUP, [alone])
 
 
@@ -144,7 +150,7 @@ def fake() -> Iterator[FakeKafka]:
     """A group that has stopped in the middle of a topic."""
     with FakeKafka() as running:
         running.create_topic("t", partitions=2)
-        running.produce("t", ["x"] * 10)
+        running.produce("t", ["x"] * 10, timestamp=WRITTEN_AT * 1000)
         running.commit(GROUP, {("t", 0): 4, ("t", 1): 0})
         yield running
 
@@ -155,10 +161,15 @@ def run(command: str, fake: FakeKafka, *more: str) -> int:
 
 def test_lag_prints_a_row_for_each_partition(fake: FakeKafka, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("lag", fake) == 0
-    rows = [line.split()[:6] for line in capsys.readouterr().out.splitlines()]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = [line[:6] for line in lines]
     assert rows[0] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
     assert [row[:3] for row in rows[1:]] == [[GROUP, "t", "0"], [GROUP, "t", "1"]]
     assert sum(int(row[5]) for row in rows[1:]) == 6
+    since = time.time() - WRITTEN_AT
+    first, second = (int(line[-1]) for line in lines[1:])
+    assert since - 10 < first <= since + 1
+    assert second == 0, "nothing is left to read"
 
 
 def test_options_come_from_a_file_and_the_command_line_takes_precedence(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -91,6 +92,12 @@ def report(*lags: int, query: str = "q", source: int = 0, rates: Rates | None = 
     """The report of a query that has read 100 records of each partition."""
     partitions = tuple(PartitionLag(TopicPartition("orders", n), 100, 100 + lag) for n, lag in enumerate(lags))
     return LagReport(query, "run", 5.0, partitions, rates or Rates(), source, "g" if source else None)
+
+
+def with_ages(report: LagReport, *ages: float | None) -> LagReport:
+    """The report with the ages of its partitions."""
+    pairs = zip(report.partitions, ages, strict=True)
+    return replace(report, partitions=tuple(replace(each, age=age) for each, age in pairs))
 
 
 class Reports(list[LagReport]):

@@ -16,7 +16,8 @@ from tests.fake.classic_group import FakeMember
 
 GROUP = "g"
 ALLOWED_REQUESTS = {
-    *("ApiVersions", "ClusterId", "Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch", "DescribeGroups")
+    *("ApiVersions", "ClusterId", "Metadata", "ListOffsets", "FindCoordinator", "OffsetFetch", "DescribeGroups"),
+    "Fetch",
 }
 
 

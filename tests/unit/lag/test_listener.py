@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -16,7 +17,7 @@ from spark_group_source.lag import listener as module
 from spark_group_source.lag.backlog import Backlog
 from spark_group_source.lag.client import GroupLagClient, ThrottledLagClient
 from spark_group_source.lag.listener import LagListener
-from spark_group_source.lag.model import Rates
+from spark_group_source.lag.model import Rates, Sample
 from tests.unit.hand_clock import Hand
 from tests.unit.lag import events
 from tests.unit.lag.events import OTHER_RUN, RUN, Reports, batch, ends, idle, offset, sample, source, started
@@ -42,6 +43,13 @@ def test_lag_after_a_batch_is_the_rest_up_to_the_end_offsets(listener: Listener)
     assert (report.query, report.run_id, report.at, report.source, report.group) == ("q", str(RUN), 61.5, 0, None)
     assert listener.reports.lags() == [{"t-0": 4, "t-1": 0}]
     assert (report.total, report.rates, report.catch_up) == (4, Rates(), None)
+
+
+def test_progress_has_no_ages(listener: Listener) -> None:
+    listener.onQueryProgress(batch(offset(t_0=(2, 5), t_1=(4, 4)), ends(t_0=9, t_1=4)))
+    (report,) = listener.reports
+    assert [each.age for each in report.partitions] == [None, None]
+    assert (report.oldest, len(report.unknown_ages)) == (None, 2)
 
 
 def test_an_idle_query_reports_its_position_and_its_rates_fall(listener: Listener) -> None:
@@ -167,6 +175,23 @@ def test_small_batches_look_up_once_per_second(probing: Listener, client: Mock, 
         probing.onQueryProgress(BATCH)
         hand.sleep(0.1)
     assert len(probing.reports) == 4
+
+
+@pytest.mark.parametrize(("took", "interval"), [(0.01, 1.0), (0.2, 4.0), (3.0, 10.0)])
+def test_long_lookups_are_rarer(probing: Listener, client: Mock, hand: Hand, took: float, interval: float) -> None:
+    times: list[float] = []
+
+    def look_up() -> Sample:
+        hand.sleep(took)
+        times.append(hand())
+        return sample(hand(), 0, 0)
+
+    client.sample.side_effect = look_up
+    while len(times) < 4:
+        probing.onQueryProgress(BATCH)
+        hand.sleep(0.1)
+    pauses = [later - earlier - took for earlier, later in pairwise(times)]
+    assert pauses == pytest.approx([interval] * 3, abs=0.15)
 
 
 def test_a_query_that_ends_is_looked_up_at_once_and_the_last_closes_the_client(probing: Listener, client: Mock) -> None:

@@ -18,7 +18,7 @@ from spark_group_source.lag.model import Rates
 from spark_group_source.lag.prometheus import PrometheusFile
 from spark_group_source.offsets import TopicPartition
 from tests.unit.hand_clock import Hand
-from tests.unit.lag.events import report
+from tests.unit.lag.events import report, with_ages
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -80,6 +80,7 @@ def test_prometheus_reads_all_figures_of_a_report(sink: File) -> None:
         "arrived_offsets_per_second": 5,
         "catch_up_seconds": 2,
         "unknown_lag_partitions": 0,
+        "unknown_age_partitions": 2,
         "report_timestamp_seconds": 5,
     }
     assert sink.of_query() == figures
@@ -90,6 +91,20 @@ def test_prometheus_reads_all_figures_of_a_report(sink: File) -> None:
     for name in ("lag_sum_offsets", "lag_max_offsets", "catch_up_seconds"):
         del figures[name]
     assert sink.of_query() == figures | {"unknown_lag_partitions": 1}
+
+
+def test_prometheus_reads_the_ages_that_are_known(sink: File) -> None:
+    first, second, third = (labels(topic="orders", partition=str(number)) for number in range(3))
+    sink(with_ages(report(30, 0, 4), 12.5, 0.0, 300.0))
+    samples = sink.samples()
+    assert [samples["age_seconds", each] for each in (first, second, third)] == [12.5, 0.0, 300.0]
+    assert (samples["age_max_seconds", labels()], samples["unknown_age_partitions", labels()]) == (300.0, 0)
+    sink(with_ages(report(30, 0, 4), 12.5, 0.0, None))
+    samples = sink.samples()
+    assert samples["age_seconds", first] == 12.5
+    assert ("age_seconds", third) not in samples
+    assert ("age_max_seconds", labels()) not in samples, "a larger one may be unknown"
+    assert samples["unknown_age_partitions", labels()] == 1
 
 
 def test_prometheus_reads_the_counters_of_a_report(sink: File) -> None:
@@ -130,7 +145,7 @@ def test_every_metric_has_help_and_a_type_and_no_timestamp(sink: File) -> None:
     sink(report(1, rates=Rates(1.0, 0.0)))
     assert sink.path.read_text().endswith("\n")
     families = sink.families()
-    assert Counter(each.type for each in families) == {"gauge": 10, "counter": 9}
+    assert Counter(each.type for each in families) == {"gauge": 13, "counter": 9}
     assert all(each.documentation for each in families)
     # node_exporter rejects a file in which a sample has a timestamp.
     assert all(each.timestamp is None for family in families for each in family.samples)
