@@ -3,7 +3,11 @@
 Both sources run alternately in one Spark session (local[2]), on the same topics of one embedded Kafka. Each run is a
 streaming query with a new checkpoint and its own group. Before the measurement of a topic, all sources must read the
 same rows from it. Warm-up runs do not count. "ratio" is the speed of kafka-group divided by that of kafka: the median
-over pairs of consecutive runs.
+over pairs of consecutive runs. "kafka-tuned" is the JVM source with the settings listed below, "of tuned" the speed of
+kafka-group divided by that one's.
+
+A name that ends in "-10ms" has a broker ten milliseconds away, behind a proxy that hands on each chunk later. There the
+JVM source as it comes reads 5 % of the records. The last section has the round trips that follow from these times.
 
 Rows per second (k/s: thousands) are measured in addBatch, the execution of a batch. "with start" is the ratio of the
 times from start() to the end of the last batch. A case reads the whole topic with Trigger.AvailableNow. "-inside" cases
@@ -14,55 +18,47 @@ when foreachBatch gets their rows, at 1,000 records per second.
 "ceiling" is the rate of kafka-group as a percentage of the rate of rows-from-memory. The tasks of that source return
 the same number of rows of the same size from memory, without Kafka. No Python source can be faster in this Spark.
 
-"CPU" has the CPU time of Spark's JVM and Python workers for each row in microseconds, kafka first.
+"CPU" has the CPU time of Spark's JVM and Python workers for each row in microseconds, in the order kafka, kafka-tuned,
+kafka-group.
 
-"received" has the bytes that the broker sent for each byte of values, kafka first. Both sources fetch whole record
+"received" has the bytes that the broker sent for each byte of values, in the same order. All sources fetch whole record
 batches, and some of them again for the next micro-batch.
 
 --peers also reads the topic of the case "100B" with other clients, in one process without Spark. "worker MiB" is the
 peak memory of kafka-group's largest Python worker.
 
-Results: a table, and the files bench.json, bench.png and spark.log in the output directory.
+--bars measures only the cases of the limits that a release must reach, and those at a distance.
+
+Results: a table, a section for each of these limits, and the files bench.json, bench.png and spark.log in the output
+directory.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 # Replaces the directory of this file, whose modules are parts of the package.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
-from benchmark import machine, peers  # noqa: E402
-from benchmark.broker_bytes import jmx_port  # noqa: E402
-from benchmark.cases import CASES, GROUP, JVM, QUICK_SHARE, Case, select_cases  # noqa: E402
+from benchmark import bars, distant_kafka, machine, peers  # noqa: E402
+from benchmark.cases import CASES, GROUP, QUICK_SHARE, Case, select_cases  # noqa: E402
 from benchmark.connector import connector_jars  # noqa: E402
 from benchmark.errors import BenchError  # noqa: E402
 from benchmark.measurement import Measurement  # noqa: E402
 from benchmark.plot import draw  # noqa: E402
-from benchmark.results import Result, table  # noqa: E402
+from benchmark.results import COMPARED, Result, table  # noqa: E402
 from benchmark.session import spark_session  # noqa: E402
-from benchmark.source_query import TUNED  # noqa: E402
-from spark_group_source.testing import EmbeddedKafka  # noqa: E402
+from benchmark.source_query import TUNING  # noqa: E402
 from spark_group_source.testing.errors import EmbeddedKafkaError  # noqa: E402
 
-FULL_MINUTES, QUICK_MINUTES = 75.0, 6.0
-MIN_RUNS = 5
+FULL_MINUTES, QUICK_MINUTES = 150.0, 8.0
+RUNS = 5
 PEERS_CASE = "100B"
-# The default segment size of brokers; disk space of deleted topics is free at once.
-BROKER = {
-    "log.segment.bytes": str(2**30 - 1),
-    "log.segment.delete.delay.ms": "100",
-    "log.cleaner.dedupe.buffer.size": str(2**26),
-    "log.cleaner.backoff.ms": "1000",
-}
-BROKER_HEAP = "1g"
 
 
 class Report:
@@ -96,8 +92,9 @@ class Report:
         (self._directory / "bench.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
 
     def finish(self) -> None:
-        """Prints the table and the skipped cases, and draws the chart."""
+        """Prints the table, the limits and the skipped cases, and draws the chart."""
         print(f"\n{table(self.results)}")
+        print(bars.report(self.results, self._facts["runs"]))
         for name, rate in self.peers:
             print(f"{name}: {rate / 1000:,.0f} k/s in one process, without Spark")
         if self.skipped:
@@ -124,40 +121,28 @@ def main() -> int:
 
 
 def _bench(args: argparse.Namespace) -> None:
-    sources = (GROUP,) if args.only else (JVM, GROUP)
+    sources = (GROUP,) if args.only else COMPARED
     jars = [] if args.only else connector_jars()
-    work = select_cases(args.cases, args.quick, args.share or (QUICK_SHARE if args.quick else 1.0))
+    names = args.cases or (sorted(bars.NAMES) if args.bars else [])
+    work = select_cases(names, args.quick, args.share or (QUICK_SHARE if args.quick else 1.0))
     minutes = args.minutes or (QUICK_MINUTES if args.quick else FULL_MINUTES)
     count = sum(map(len, work))
     say(f"{count} cases, {args.runs} runs each of {' and '.join(sources)}; at most {minutes:.0f} minutes")
     args.output.mkdir(parents=True, exist_ok=True)
-    report = Report(args.output, machine.describe(jars) | {"tuned": args.tuned})
+    report = Report(args.output, machine.describe(jars) | {"tuned": TUNING, "runs": args.runs})
     end = time.monotonic() + 60 * minutes
+    distances_ms = sorted({each.distance_ms for cases in work for each in cases if each.distance_ms is not None})
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
-        _broker() as (kafka, port),
+        distant_kafka.running(distances_ms) as (kafka, port),
         spark_session(jars, args.output / "spark.log") as spark,
     ):
         try:
             _measure_all(
-                Measurement(spark, kafka, port, sources, args.runs, Path(directory), args.tuned),
-                work,
-                report,
-                end,
-                args.peers,
+                Measurement(spark, kafka, port, sources, args.runs, Path(directory)), work, report, end, args.peers
             )
         finally:  # also after a failed case or Ctrl-C
             report.finish()
-
-
-@contextlib.contextmanager
-def _broker() -> Iterator[tuple[EmbeddedKafka, int]]:
-    """The broker, and the port of its metrics."""
-    kafka = EmbeddedKafka(heap=BROKER_HEAP, config=BROKER, jvm_flags=())
-    with contextlib.closing(kafka):
-        with jmx_port() as port:
-            kafka.open()
-        yield kafka, port
 
 
 def _measure_all(
@@ -188,8 +173,8 @@ def say(text: str) -> None:
 
 
 def _runs(text: str) -> int:
-    if int(text) < MIN_RUNS:
-        raise argparse.ArgumentTypeError(f"{text} is too few: the median needs at least {MIN_RUNS} runs")
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too few: at least one run")
     return int(text)
 
 
@@ -198,7 +183,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bench",
         description=__doc__,
-        epilog=f"Cases: {', '.join(names)}. Quick ones: {', '.join(each.name for each in CASES if each.quick)}.",
+        epilog=f"Cases: {', '.join(names)}. Quick ones: {', '.join(each.name for each in CASES if each.quick)}."
+        f" kafka-tuned: {', '.join(map('='.join, TUNING.items()))}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
@@ -206,13 +192,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help=f"run few cases with {QUICK_SHARE:.0%}% of the records")
     add("--peers", action="store_true", help=f"with the case {PEERS_CASE}, also measure other clients")
     add("--only", choices=["ours"], help="measure kafka-group only, without the JVM connector")
-    add("--tuned", action="store_true", help=f"with {', '.join(map('='.join, TUNED.items()))} for the JVM source")
+    add("--bars", action="store_true", help="measure what a release must reach, near and far")
     add(
         "--runs",
         type=_runs,
-        default=MIN_RUNS,
+        default=RUNS,
         metavar="N",
-        help="number of measured runs of each source (default: %(default)s)",
+        help="number of measured runs of each source, whose median counts (default: %(default)s)",
     )
     add("--share", type=float, metavar="PART", help="fraction of the records (default: 1.0 without --quick)")
     add(

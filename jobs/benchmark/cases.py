@@ -7,8 +7,13 @@ from enum import Enum
 from itertools import groupby
 from typing import Any
 
-JVM, GROUP, MEMORY = "kafka", "kafka-group", "rows-from-memory"
-"""The formats: the two sources, and the ceiling of a Python source, which reads no Kafka."""
+JVM, TUNED, GROUP, MEMORY = "kafka", "kafka-tuned", "kafka-group", "rows-from-memory"
+"""The sources: Spark's own as it comes and as some of its users tune it, this one, and the ceiling of a Python source,
+which reads no Kafka."""
+DISTANCES_MS = (0, 10, 50)
+"""Round trips to the broker in milliseconds. At 0 the proxy delays nothing: its copies cost all distances the same."""
+SHARE_AT_A_DISTANCE = 0.05
+"""Fraction of the records that Spark's own source reads at a distance as it comes: all would take it many minutes."""
 QUICK_SHARE = 0.4
 """Fraction of the records that a quick run reads."""
 MICRO_BATCH, MICRO_BATCHES = 1_000, 23
@@ -86,6 +91,7 @@ class Case:
     """One row of the table; ``columns`` are the selected columns, empty for all.
 
     ``without_jvm``: the JVM source only takes part in the check of the rows, because its runs would take many minutes.
+    ``distance_ms``: the round trip to the broker in milliseconds; None without a proxy.
     """
 
     name: str
@@ -95,18 +101,24 @@ class Case:
     extent: Extent = Extent.WHOLE
     without_jvm: bool = False
     quick: bool = False
+    distance_ms: int | None = None
 
-    @property
-    def limit(self) -> int | None:
-        """``maxOffsetsPerTrigger`` of the query."""
+    def limit(self, source: str) -> int | None:
+        """``maxOffsetsPerTrigger`` of the query of a source."""
         topic = self.topic
+        if self.extent is Extent.MICRO_BATCHES:
+            return max(MICRO_BATCH, topic.partitions)
+        if self.extent is not Extent.INSIDE:
+            return None
         whole = topic.records - RECORDS_AFTER_END * topic.partitions
-        return {Extent.INSIDE: whole, Extent.MICRO_BATCHES: max(MICRO_BATCH, topic.partitions)}.get(self.extent)
+        if self.distance_ms and source == JVM:
+            return int(whole * SHARE_AT_A_DISTANCE)
+        return whole
 
     @property
     def has_ceiling(self) -> bool:
         """Whether the ceiling is measured, too. A whole topic has the same ceiling as the part of it inside the log."""
-        return self.extent is Extent.INSIDE
+        return self.extent is Extent.INSIDE and self.distance_ms is None
 
 
 # The slower source reads this number of records in 2 to 4 s with two cores.
@@ -130,6 +142,11 @@ def _inside(name: str, topic: Topic, **more: Any) -> Case:
     return Case(f"{name}-inside", topic, extent=Extent.INSIDE, **more)
 
 
+def _distant(name: str, topic: Topic, extent: Extent = Extent.INSIDE) -> list[Case]:
+    """The case at each distance."""
+    return [Case(f"{name}-{each}ms", topic, extent=extent, distance_ms=each) for each in DISTANCES_MS]
+
+
 def _many(partitions: int) -> Topic:
     """A topic with enough records for micro-batches of one record of each partition, in record batches of one record.
 
@@ -141,15 +158,18 @@ def _many(partitions: int) -> Topic:
 CASES = (
     *_rates("100B", _PLAIN, quick=True),
     Case("micro-batches-8", _PLAIN, extent=Extent.MICRO_BATCHES, quick=True),
+    *_distant("micro-batches-8", _PLAIN, Extent.MICRO_BATCHES),
     *_rates("aggregation", _PLAIN, sink=Sink.AGGREGATION),
     *_rates("parquet", _PLAIN, sink=Sink.PARQUET),
     *_rates("projection", _PLAIN, columns=("value", "offset")),
     *_rates("1kB", Topic(1_200_000, value_bytes=1_000), quick=True),
     *_rates("10kB", Topic(150_000, value_bytes=10_000)),
     *_rates("100B-256kB", _FILLED),
+    *_distant("100B-256kB", _FILLED),
     *_rates("aggregation-256kB", _FILLED, sink=Sink.AGGREGATION),
     *_rates("1kB-256kB", _FILLED_1_KB),
     *_rates("10kB-256kB", _FILLED_10_KB),
+    *_distant("10kB-256kB", _FILLED_10_KB),
     *_rates("lz4-256kB", replace(_FILLED, codec="lz4")),
     *_rates("zstd-256kB", replace(_FILLED, codec="zstd")),
     _inside("mixed-256kB", _FILLED_MIXED),

@@ -9,12 +9,12 @@ from pyspark.sql import SparkSession
 
 from benchmark import processes, topics
 from benchmark.broker_bytes import bytes_sent
-from benchmark.cases import GROUP, JVM, MEMORY, Case, Extent, Topic
+from benchmark.cases import GROUP, MEMORY, TUNED, Case, Extent, Topic
+from benchmark.distant_kafka import DistantKafka
 from benchmark.errors import BenchError
 from benchmark.queries import Run, contents, run
 from benchmark.results import Result
 from benchmark.source_query import SourceQuery
-from spark_group_source.testing import EmbeddedKafka
 
 WARM_UPS = 1
 """Runs of each source that do not count, after the check."""
@@ -32,17 +32,15 @@ class FilledTopic:
 class Measurement:
     """Measures the sources in one Spark session and on one Kafka.
 
-    ``jmx_port`` is the port of the broker's metrics; ``work`` holds the files with the values. With ``tuned`` the JVM
-    source has the settings :data:`~benchmark.source_query.TUNED`.
+    ``jmx_port`` is the port of the broker's metrics; ``work`` holds the files with the values.
     """
 
     spark: SparkSession
-    kafka: EmbeddedKafka
+    kafka: DistantKafka
     jmx_port: int
     sources: tuple[str, ...]
     runs: int
     work: Path
-    tuned: bool = False
 
     def prepare(self, name: str, cases: list[Case]) -> FilledTopic:
         """Creates and fills the topic of the cases, and checks that both sources read the same rows.
@@ -53,9 +51,11 @@ class Measurement:
         topic: Topic = cases[0].topic
         topics.write(self.kafka, name, topic, self.work)
         for columns in sorted({case.columns for case in cases}):
-            check = replace(cases[0], columns=columns)
+            check = replace(cases[0], columns=columns, distance_ms=None)
             contents_of = {
-                source: contents(self._source_query(source, FilledTopic(name), check)) for source in self.sources
+                source: contents(self._source_query(source, FilledTopic(name), check))
+                for source in self.sources
+                if source != TUNED
             }
             rows = {number for number, _ in contents_of.values()}
             if len(set(contents_of.values())) != 1 or (rows != {topic.records} and not topic.compacted):
@@ -66,7 +66,7 @@ class Measurement:
 
     def measure(self, topic: FilledTopic, case: Case) -> Result:
         """Runs the case: first the warm-up, then pairs of runs, each with a run of the ceiling if the case has one."""
-        sources = tuple(each for each in self.sources if each != JVM or not case.without_jvm)
+        sources = tuple(each for each in self.sources if each == GROUP or not case.without_jvm)
         sources += (MEMORY,) if case.has_ceiling else ()
         source_queries = [self._source_query(source, topic, case) for source in sources]
         for source_query in source_queries * WARM_UPS:
@@ -96,5 +96,5 @@ class Measurement:
         return replace(measured, received=bytes_sent(self.kafka, self.jmx_port, source_query.topic) - before)
 
     def _source_query(self, source: str, topic: FilledTopic, case: Case) -> SourceQuery:
-        tuned = self.tuned and source == JVM
-        return SourceQuery(self.spark, self.kafka.bootstrap_servers, source, topic.name, topic.rows, case, tuned)
+        servers = self.kafka.servers(case.distance_ms)
+        return SourceQuery(self.spark, servers, source, topic.name, topic.rows, case)

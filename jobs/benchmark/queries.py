@@ -45,14 +45,15 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The batches of a run, and the seconds from start() to the end of the last one; or the latency.
+    """The batches of a run, and the seconds from start() to the end of the last one, or the latency.
 
     ``received`` is the number of bytes that the broker sent for micro-batches. A further batch may have begun.
-    ``cpu_s`` is the CPU time of Spark's JVM and Python workers.
+    ``cpu_s`` is the CPU time of Spark's JVM and Python workers, ``first_s`` the seconds to the end of the first batch.
     """
 
     batches: list[Batch]
     seconds: float
+    first_s: float = 0.0
     latency_ms: float | None = None
     received: int | None = None
     cpu_s: float | None = None
@@ -66,9 +67,9 @@ def run(source_query: SourceQuery) -> Run:
     """
     case = source_query.case
     if case.extent is Extent.LATENCY:
-        return Run([], 0.0, median_latency_ms(source_query))
+        return Run([], 0.0, latency_ms=median_latency_ms(source_query))
     with tempfile.TemporaryDirectory(prefix="bench-query-") as directory:
-        writer = _to_sink(source_query.frame(case.limit), case.sink, directory)
+        writer = _to_sink(source_query.frame(source_query.limit), case.sink, directory)
         checkpoint = Path(directory, "checkpoint")
         writer = writer.option("checkpointLocation", str(checkpoint))
         began = time.time()
@@ -139,9 +140,11 @@ def _measured(query: StreamingQuery, began: float) -> Run:
     batches = [Batch(each.numInputRows, dict(each.durationMs)) for each in progress]
     if not batches:
         raise BenchError(f"A query read nothing: {query.lastProgress}")
-    return Run(
-        batches, epoch_seconds(progress[-1].timestamp) + batches[-1].phases_ms["triggerExecution"] / 1000 - began
-    )
+
+    def ended(number: int) -> float:
+        return epoch_seconds(progress[number].timestamp) + batches[number].phases_ms["triggerExecution"] / 1000
+
+    return Run(batches, ended(-1) - began, ended(0) - began)
 
 
 def _check(source_query: SourceQuery, measured: Run) -> None:
@@ -149,7 +152,7 @@ def _check(source_query: SourceQuery, measured: Run) -> None:
     case = source_query.case
     if case.topic.gaps:
         return
-    expected = case.limit or case.topic.records
+    expected = source_query.limit or case.topic.records
     for batch in measured.batches:
         if not expected - case.topic.partitions <= batch.rows <= expected:
             raise BenchError(

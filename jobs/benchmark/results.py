@@ -7,13 +7,17 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from benchmark.cases import GROUP, JVM, MEMORY, Case, Extent
+from benchmark.cases import GROUP, JVM, MEMORY, TUNED, Case, Extent
 from benchmark.queries import Run
 
 WARM_UP_BATCHES = 3
 """The first micro-batches of a run, in which processes start and the JVM compiles code; its median skips them."""
 
-HEAD = ("case", "records", JVM, GROUP, "ratio", "least-most", "ceiling", "with start", "CPU", "received", "worker MiB")
+COMPARED = (JVM, TUNED, GROUP)
+HEAD = (
+    *("case", "records", *COMPARED, "ratio", "least-most", "of tuned", "ceiling", "with start", "CPU", "received"),
+    "worker MiB",
+)
 NO_VALUE = "-"
 
 
@@ -35,15 +39,20 @@ class Result:
         runs = self.runs.get(source)
         return median(_value(self.case, run) for run in runs) if runs else None
 
-    def ratios(self) -> list[float]:
-        """How much faster kafka-group was in each pair; empty if only one source was measured."""
-        pairs = zip(self.runs.get(GROUP, []), self.runs.get(JVM, []), strict=False)
+    def ratios(self, other: str = JVM) -> list[float]:
+        """How much faster kafka-group was than ``other`` in each pair; empty if only one source was measured."""
+        pairs = zip(self.runs.get(GROUP, []), self.runs.get(other, []), strict=False)
         quotients = [(_value(self.case, ours), _value(self.case, theirs)) for ours, theirs in pairs]
         return [theirs / ours if self.in_ms else ours / theirs for ours, theirs in quotients]
 
-    def ratio(self) -> float | None:
+    def ratio(self, other: str = JVM) -> float | None:
         """Median of :meth:`ratios`."""
-        return median(self.ratios()) if self.ratios() else None
+        return median(self.ratios(other)) if self.ratios(other) else None
+
+    def first_batch_ms(self, source: str) -> float | None:
+        """The median time from start() to the end of the first batch, in milliseconds."""
+        runs = self.runs.get(source)
+        return 1000 * median(run.first_s for run in runs) if runs else None
 
     def ceiling(self) -> float | None:
         """The median rate of kafka-group as a fraction of the ceiling's; None if the ceiling was not measured."""
@@ -83,6 +92,7 @@ class Result:
                 "median": self.value(source),
                 "received": self.received(source),
                 "cpu_us": self.cpu_us(source),
+                "first_batch_ms": self.first_batch_ms(source),
                 "runs": [asdict(run) for run in runs],
             }
             for source, runs in self.runs.items()
@@ -93,6 +103,7 @@ class Result:
             "sources": sources,
             "ratio": self.ratio(),
             "ratios": self.ratios(),
+            "ratio_of_tuned": self.ratio(TUNED),
             "ceiling": self.ceiling(),
             "ratio_with_start": self.ratio_with_start(),
             "peak_worker_mib": self.peak_mib,
@@ -104,21 +115,21 @@ class Result:
         return (
             self.case.name,
             f"{self.case.topic.records:,}",
-            self.formatted(JVM),
-            self.formatted(GROUP),
+            *(self.formatted(source) for source in COMPARED),
             _number(self.ratio(), "{:.2f}"),
             f"{min(ratios):.2f}-{max(ratios):.2f}" if ratios else NO_VALUE,
+            _number(self.ratio(TUNED), "{:.2f}"),
             _number(self.ceiling(), "{:.0%}"),
             _number(self.ratio_with_start(), "{:.2f}"),
-            self._formatted_pair(self.cpu_us, "{:.2f}"),
-            self._formatted_pair(self.received, "{:.1f}"),
+            self._formatted_each(self.cpu_us, "{:.2f}"),
+            self._formatted_each(self.received, "{:.1f}"),
             _number(self.peak_mib, "{:.0f}"),
         )
 
-    def _formatted_pair(self, figure: Callable[[str], float | None], template: str) -> str:
+    def _formatted_each(self, figure: Callable[[str], float | None], template: str) -> str:
         if figure(GROUP) is None:
             return NO_VALUE
-        return " / ".join(_number(figure(source), template) for source in (JVM, GROUP))
+        return " / ".join(_number(figure(source), template) for source in COMPARED)
 
     def formatted(self, source: str) -> str:
         """The source's median with its unit."""

@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmark import rows_from_memory
-from benchmark.cases import GROUP, MEMORY, Case
+from benchmark.cases import GROUP, JVM, MEMORY, TUNED, Case
 
-TUNED = {"kafka.receive.buffer.bytes": "-1", "kafka.max.partition.fetch.bytes": str(8 * 2**20)}
-"""The JVM source as some of its users tune it: a socket buffer that grows, and larger fetches of a partition."""
+TUNING = {
+    "kafka.receive.buffer.bytes": "-1",
+    "kafka.max.partition.fetch.bytes": str(8 * 2**20),
+    "kafka.max.poll.records": "50000",
+}
+"""The JVM source as some of its users tune it: a socket buffer that grows, larger fetches of a partition, and more
+records for each poll, after which it asks for the begin and the end of the log."""
 TYPES = {"value": "binary", "offset": "long"}
 
 
@@ -25,7 +30,11 @@ class SourceQuery:
     topic: str
     rows: tuple[int, ...]
     case: Case
-    tuned: bool = False
+
+    @property
+    def limit(self) -> int | None:
+        """The maximum number of records in a batch."""
+        return self.case.limit(self.source)
 
     def frame(self, limit: int | None, **options: str) -> DataFrame:
         """The streaming DataFrame. If the source can select columns, it does, as its users would."""
@@ -40,13 +49,13 @@ class SourceQuery:
         options["includeHeaders"] = str(self.case.topic.headers).lower()
         if self.case.topic.transactional:
             options["kafka.isolation.level"] = "read_committed"
-        if self.tuned:
-            options |= TUNED
+        if self.source == TUNED:
+            options |= TUNING
         if limit:
             options["maxOffsetsPerTrigger"] = str(limit)
         if self.source == GROUP:
             options["kafka.group.id"] = f"bench-{uuid.uuid4().hex}"
-        reader = self.spark.readStream.format(self.source).options(**options)
+        reader = self.spark.readStream.format(JVM if self.source == TUNED else self.source).options(**options)
         if columns and self.source == GROUP:
             return reader.schema(schema).load()
         return reader.load().select(*columns) if columns else reader.load()
