@@ -28,7 +28,7 @@ python = $(firstword $(foreach version,$(1),$(shell for each in python$(version)
   do $$each -c '' 2>/dev/null && echo $$each && break; done)) $(PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick contract integration nightly chaos sim sim-hour soak fuzz test-brokers test-oldest test-newest lint docs \
+.PHONY: help demo test quick contract integration nightly chaos sim sim-hour soak fuzz coverage test-brokers test-oldest test-newest lint docs \
   format bench dist clean java
 
 help: ## list of the targets
@@ -49,7 +49,7 @@ contract: $(VENV)/test.stamp | java ## tests of the delivery guarantees, with a 
 integration: $(VENV)/test.stamp | java ## tests with real Kafka and Spark
 	$(BIN)/pytest tests/integration -m 'not slow' $(PARALLEL) $(PYTEST_ARGS)
 
-nightly: chaos test-brokers test-newest sim-hour ## all that takes too long for each change
+nightly: chaos test-brokers test-newest sim-hour coverage ## all that takes too long for each change
 
 chaos: $(VENV)/test.stamp | java ## tests of several minutes: members that join and leave at random, long batches, clusters
 	$(BIN)/pytest tests/integration tests/contract -m slow $(PYTEST_ARGS)
@@ -66,6 +66,9 @@ soak: $(VENV)/demo.stamp | java ## memory and idle CPU of the reader: half an ho
 
 fuzz: $(VENV)/test.stamp ## decodes damaged bytes for ten minutes
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest tests/unit/records/test_fuzz.py $(PYTEST_ARGS)
+
+coverage: $(VENV)/test.stamp ## the tests of quick, and how much of the package they run; below the floor of pyproject.toml it fails
+	SIM_SECONDS=$(or $(SIM_SECONDS),5) $(BIN)/pytest tests/unit tests/contract -m 'not integration and not slow' $(PARALLEL) --cov $(PYTEST_ARGS)
 
 test-brokers: $(VENV)/test.stamp | java ## core tests with the oldest and newer Kafka brokers
 	for version in $(BROKERS); do \
