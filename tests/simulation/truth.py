@@ -101,6 +101,8 @@ class Truth:
         assigned first. There is no entry before that."""
         self.resetting: set[str] = set()
         """Queries with a new checkpoint that move their first assignment."""
+        self.assigned_at: dict[str, float] = {}
+        """When the coordinator first sent each query an assignment after its start, if only an empty one."""
         self.overdue: dict[str, float] = {}
         """When each query last had a batch that took longer than a revocation waits."""
         self.failures: dict[str, int] = defaultdict(int)
@@ -248,6 +250,7 @@ class Truth:
         logged = logged_offset(query)
         self.to_reset.pop(query.name, None)
         self.resetting.discard(query.name)
+        self.assigned_at.pop(query.name, None)
         if "resetOffsetsOnStart" not in query.options or (logged.ranges and not logged.resets):
             return
         self.resetting.add(query.name)
@@ -579,8 +582,10 @@ class Truth:
             return
         if self.membership.rebalancing(query.options["kafka.group.id"]):
             return
-        alone = not self.membership.members(query.options["kafka.group.id"]) and not self._had_other_owner(query)
-        if query.name not in self.to_reset and alone:
+        alone = not self.membership.members(query.options["kafka.group.id"])
+        knew_assignment = self.assigned_at.get(query.name, self.run.now) < self.run.now - SLACK / 2
+        others_read = knew_assignment and self._had_other_owner(query)
+        if query.name not in self.to_reset and alone and not others_read:
             raise Broken(f"I10: the run of {query.name} ends, and resets nothing")
         for key in self.to_reset.get(query.name, ()):
             at = self.positions.at(key)
@@ -606,6 +611,8 @@ class Truth:
             self._committed(process, request, response)
         if api in ("SyncGroup", "ConsumerGroupHeartbeat") and not response.error_code:
             self._note_owned(request.group_id, request.member_id)
+            if response.assignment is not None:
+                self.assigned_at.setdefault(self.query_of[process.name].name, self.run.now)
             owned = self.membership.owners(request.group_id, request.member_id)
             query = self.query_of[process.name]
             if owned and query.name in self.resetting:
