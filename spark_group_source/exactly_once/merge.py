@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 -- its customary name
 
 from spark_group_source.exactly_once.positions import Rewind, check_rewind
+from spark_group_source.exactly_once.record_columns import check_record_columns
 from spark_group_source.offsets import OffsetRange
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class MergeSink:
         Raises:
             ValueError: ``rows`` lacks a column by which records are found again.
         """
-        self._check_columns(rows)
+        check_record_columns(self._table, rows.columns, RECORD)
         columns = rows.schema.toDDL()
         if self._rewind == "write":
             columns += ", lineage BIGINT"
@@ -78,7 +79,7 @@ class MergeSink:
         """
         if not reads:
             return
-        self._check_columns(batch)
+        check_record_columns(self._table, batch.columns, RECORD)
         on = merge_condition(reads)
         if self._rewind == "write":
             batch = batch.withColumn("lineage", _lineage(reads))
@@ -87,14 +88,6 @@ class MergeSink:
         spark = batch.sparkSession
         actions = f"{self.UNMATCHED} WHEN NOT MATCHED THEN INSERT *"
         retried(lambda: spark.sql(f"MERGE INTO {self._table} AS kept USING batch ON {on} {actions}"))
-
-    def _check_columns(self, rows: DataFrame) -> None:
-        missing = [each for each in RECORD if each not in rows.columns]
-        if missing:
-            raise ValueError(
-                f"the rows for {self._table} have no column {', '.join(missing)}; keep topic, partition, offset and"
-                " timestamp of the source in select()"
-            )
 
 
 class DeltaSink(MergeSink):

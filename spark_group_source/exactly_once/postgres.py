@@ -16,6 +16,7 @@ from psycopg.sql import SQL, Composed, Identifier
 from pyspark.sql import functions as F  # noqa: N812 -- its customary name
 
 from spark_group_source.exactly_once.positions import Rewind, check_rewind, lacking
+from spark_group_source.exactly_once.record_columns import check_record_columns
 from spark_group_source.offsets import OffsetRange
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class PostgresSink:
                 decision: create the table yourself then.
             psycopg.Error: the database cannot be reached, or refuses.
         """
-        self._check_columns(rows.columns)
+        check_record_columns(self._name, rows.columns, RECORD)
         with psycopg.connect(self._conninfo) as connection:
             connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [self._name])  # members may start at once
             found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [self._table.as_string()]).fetchone()
@@ -117,7 +118,7 @@ class PostgresSink:
             ValueError: ``batch`` lacks a column by which records are found again.
             psycopg.Error: the database cannot be reached, or refuses.
         """
-        self._check_columns(batch.columns)
+        check_record_columns(self._name, batch.columns, RECORD)
         columns, conninfo = _columns(batch.columns), self._conninfo
         with psycopg.connect(conninfo, autocommit=True) as connection:
             connection.execute(SQL("SET idle_in_transaction_session_timeout = {}").format(PAUSE_LIMIT))
@@ -146,14 +147,6 @@ class PostgresSink:
         ends = [each.position.offset for each in compared]
         lineages = [each.position.lineage for each in compared]
         connection.execute(MOVE.format(self._positions), [*keys, ends, lineages])
-
-    def _check_columns(self, columns: Sequence[str]) -> None:
-        missing = [each for each in RECORD if each not in columns]
-        if missing:
-            raise ValueError(
-                f"the rows for {self._name} have no column {', '.join(missing)}; keep topic, partition and offset of"
-                " the source in select()"
-            )
 
 
 def copy_rows(rows: Iterable[Sequence[object]], conninfo: str, copy: Composed) -> None:
