@@ -9,7 +9,7 @@ fetch of one record batch takes one to three.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,13 @@ import pyarrow as pa
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, GroupSourceError, RecordsError
-from spark_group_source.fetch.messages import FetchErrorAction, FetchPartition, build_request, fetch_error_action
+from spark_group_source.fetch.messages import (
+    FetchErrorAction,
+    FetchPartition,
+    answered_partitions,
+    build_request,
+    fetch_error_action,
+)
 from spark_group_source.offsets import EARLIEST, OffsetRange, Offsets, TopicPartition, topics_of
 from spark_group_source.records.batches import PartitionRecords, find_record_batches
 from spark_group_source.records.columns import arrow_schema
@@ -134,7 +140,7 @@ class _Search:
         received: list[PartitionRecords] = []
         names = {topic.id: topic.name for topic in topics.values()}
         for response in responses:
-            answered = {tp: data for tp, data in _answers(response, names) if tp in requested}
+            answered = {tp: data for tp, data in answered_partitions(response, names) if tp in requested}
             received += self._received(answered)
             requested.difference_update(answered)
         # Their leaders did not answer, or answered without them.
@@ -270,14 +276,6 @@ class _Search:
             return
         position.request_more()
         self._move(position, next_offset)
-
-
-def _answers(response: Any, names: Mapping[str, str]) -> Iterator[tuple[TopicPartition, Any]]:
-    """Each partition of a Fetch response. ``names`` has the topics by their ids, if known."""
-    for topic in response.responses:
-        name = names.get(str(topic.topic_id), topic.topic)
-        for data in topic.partitions:
-            yield TopicPartition(name, data.partition_index), data
 
 
 def _aborted(data: Any) -> list[tuple[int, int]]:

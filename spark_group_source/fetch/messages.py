@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -159,6 +159,18 @@ def _topics(partitions: Iterable[FetchPartition]) -> list[Any]:
             topic_id = uuid.UUID(text)
         topics.append(topic_class(topic=name, topic_id=topic_id, partitions=topic_partitions))
     return topics
+
+
+def answered_partitions(response: Any, names: Mapping[str, str]) -> Iterator[tuple[TopicPartition, Any]]:
+    """Each partition of a response that kafka-python has parsed, for small fetches that no task sends.
+
+    Args:
+        names: the topics by their ids, as far as they are known.
+    """
+    for topic in response.responses:
+        name = names.get(str(topic.topic_id), topic.topic)
+        for data in topic.partitions:
+            yield TopicPartition(name, data.partition_index), data
 
 
 def parse_response(body: memoryview, version: int) -> list[PartitionData]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import RecordsError
-from spark_group_source.fetch.messages import FetchPartition, build_request
+from spark_group_source.fetch.messages import FetchPartition, answered_partitions, build_request
 from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.records.batches import find_record_batches
 from spark_group_source.wire.cluster import Cluster
@@ -91,16 +91,13 @@ def _sizes(names: Mapping[str, str], response: Any, offsets: Offsets) -> tuple[d
     """The sizes that a response shows, and its number of bytes. ``names`` has the topics by their ids, if known."""
     sizes: dict[TopicPartition, float] = {}
     number_of_bytes = 0
-    for topic in response.responses:
-        name = names.get(str(topic.topic_id), topic.topic)
-        for partition in topic.partitions:
-            tp = TopicPartition(name, partition.partition_index)
-            if tp not in offsets or not partition.records:
-                continue
-            number_of_bytes += len(partition.records)
-            size = _offset_size(tp, offsets[tp], memoryview(bytes(partition.records)))
-            if size is not None:
-                sizes[tp] = size
+    for tp, data in answered_partitions(response, names):
+        if tp not in offsets or not data.records:
+            continue
+        number_of_bytes += len(data.records)
+        size = _offset_size(tp, offsets[tp], memoryview(bytes(data.records)))
+        if size is not None:
+            sizes[tp] = size
     return sizes, number_of_bytes
 
 
