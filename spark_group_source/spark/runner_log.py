@@ -8,7 +8,7 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,14 +123,19 @@ TIME_FORMAT = "%y/%m/%d %H:%M:%S"
 
 def log_to_stderr() -> None:
     """Logs this package to stderr at ``INFO``, unless logging is configured: Spark configures none in this process."""
+    log_package(StderrHandler, logging.INFO)
+
+
+def log_package(create_handler: Callable[[], logging.Handler], level: int) -> None:
+    """Logs this package from ``level`` on, in lines like Spark's, unless logging is configured in this process."""
     package = logging.getLogger("spark_group_source")
     is_configured = package.handlers or logging.getLogger().handlers
     if is_configured:
         return
-    handler = StderrHandler()
+    handler = create_handler()
     handler.setFormatter(logging.Formatter(LINE_FORMAT, TIME_FORMAT))
     package.addHandler(handler)
-    package.setLevel(logging.INFO)
+    package.setLevel(level)
 
 
 class StderrHandler(_StreamHandler):

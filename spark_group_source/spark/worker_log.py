@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from spark_group_source.spark.runner_log import LINE_FORMAT, TIME_FORMAT
+from spark_group_source.spark.runner_log import log_package
 
 
 def warn_on_stderr() -> None:
@@ -13,11 +13,4 @@ def warn_on_stderr() -> None:
 
     Not the lines at ``INFO``: a task logs each retry of each partition.
     """
-    package = logging.getLogger("spark_group_source")
-    is_configured = package.handlers or logging.getLogger().handlers
-    if is_configured:
-        return
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(LINE_FORMAT, TIME_FORMAT))
-    package.addHandler(handler)
-    package.setLevel(logging.WARNING)
+    log_package(lambda: logging.StreamHandler(sys.stderr), logging.WARNING)
