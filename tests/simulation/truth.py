@@ -611,10 +611,10 @@ class Truth:
             self._committed(process, request, response)
         if api in ("SyncGroup", "ConsumerGroupHeartbeat") and not response.error_code:
             self._note_owned(request.group_id, request.member_id)
-            if response.assignment is not None:
-                self.assigned_at.setdefault(self.query_of[process.name].name, self.run.now)
-            owned = self.membership.owners(request.group_id, request.member_id)
             query = self.query_of[process.name]
+            if response.assignment is not None:
+                self.assigned_at.setdefault(query.name, self.run.now)
+            owned = self.membership.owners(request.group_id, request.member_id)
             if owned and query.name in self.resetting:
                 first = {self.positions.key(request.group_id, *tp) for tp in owned}
                 self.to_reset.setdefault(query.name, first)
