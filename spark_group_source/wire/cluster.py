@@ -128,7 +128,6 @@ class Cluster:
             return self._send_metadata(connection, build_request(topics, with_permissions=True), turn)
 
         response = self._any_broker.call("MetadataRequest", ask, deadline)
-        self.invalidate_topics(topics)  # the kept metadata may say that a topic may not be described
         permitted: dict[str, bool] = {}
         for topic in response.topics:
             operations = topic.authorized_operations
@@ -145,13 +144,24 @@ class Cluster:
     def topics(self, names: Collection[str], deadline: Deadline, *, fresh: bool = False) -> dict[str, Topic]:
         """Returns the last metadata of these topics; requests it if a topic is missing or ``fresh`` is set.
 
+        An error is not kept as an answer: a permission is granted and a topic created by others, of which this client
+        is not told.
+
         Raises:
             BrokerUnavailable: no broker responded before the deadline.
         """
         self._requested_at.update(dict.fromkeys(names, monotonic()))
-        if fresh or set(names) - self._topics.keys():
+        if fresh or not self._are_known(names):
             self.metadata(names, deadline)
         return self._kept(names)
+
+    def _are_known(self, names: Iterable[str]) -> bool:
+        """Whether the last metadata of each of these topics is kept, and without an error."""
+        for name in names:
+            topic = self._topics.get(name)
+            if topic is None or topic.error:
+                return False
+        return True
 
     def _kept(self, names: Iterable[str]) -> dict[str, Topic]:
         kept: dict[str, Topic] = {}

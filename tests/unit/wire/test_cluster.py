@@ -27,6 +27,7 @@ from spark_group_source.wire.throttle import Throttle
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka, Fault
+from tests.fake.handlers import DESCRIBE, TOPIC_DENIED
 from tests.unit.hand_clock import Hand
 from tests.unit.wire.messages import heartbeat
 from tests.unit.wire_options import LONG, after, wire_options
@@ -45,6 +46,16 @@ def test_topics_are_requested_once_until_they_are_invalidated_or_wanted_fresh(
     cluster.topics(["t"], after())
     cluster.topics(["t"], after(), fresh=True)
     assert fake.request_count("Metadata") == 3
+
+
+def test_an_error_in_the_metadata_is_not_kept_as_an_answer(fake: FakeKafka, cluster: Cluster) -> None:
+    fake.denied["t"] = DESCRIBE
+    assert cluster.topics(["t", "later"], after())["t"].error == TOPIC_DENIED
+    del fake.denied["t"]
+    fake.create_topic("later")
+    topics = cluster.topics(["t", "later"], after())
+    assert topics["t"].partitions == {0: 1, 1: 2}
+    assert topics["later"].partitions.keys() == {0}
 
 
 def test_a_connection_knows_the_versions_that_its_broker_supports(fake: FakeKafka, cluster: Cluster) -> None:
