@@ -56,17 +56,12 @@ def _decoded(content: bytes) -> str:
         return content.decode("latin-1")  # the encoding of Java's Properties
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """Name -> value of each line; of two equal names the last one counts.
+def _pairs(text: str) -> Iterator[tuple[int, str, str]]:
+    """Line number, name and value of each line. Of two equal names the last one counts.
 
     Raises:
         ValueError: a ``\\u`` is not followed by four hexadecimal digits; the message names the line.
     """
-    return {name: value for _, name, value in _pairs(text)}
-
-
-def _pairs(text: str) -> Iterator[tuple[int, str, str]]:
-    """Line number, name and value of each line."""
     for number, line in _logical_lines(text):
         match = _PAIR.fullmatch(line)
         assert match is not None  # each text has a name, perhaps an empty one
