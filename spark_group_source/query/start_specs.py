@@ -192,7 +192,7 @@ def _at_timestamp(
     for tp, offset in look_up(times).items():
         if offset >= 0:
             found[tp] = offset
-        elif tp in ends:
+        elif ends.get(tp, -1) >= 0:  # without an end, a later lookup has to find the start
             found[tp] = ends[tp]
         else:
             too_late.append(tp)

@@ -101,3 +101,14 @@ def test_a_spec_by_partition_must_name_exactly_the_existing_ones(at: StartSpec, 
         check_names(at, {A, B})
     for each in (*says, write, "must name exactly"):
         assert each in str(refused.value)
+
+
+def test_a_partition_whose_end_is_unknown_is_looked_up_again() -> None:
+    """Neither a record with the time nor the end of the log: -1 is no position."""
+    leaders = Leaders()
+
+    def without_end_of_a(wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {tp: -1 if tp == A and wanted[tp] == LATEST else offset for tp, offset in leaders(wanted).items()}
+
+    spec = AtTimestamp(9999, "x", or_latest=True)
+    assert resolve_spec(spec, [A, B], without_end_of_a, fail_on_data_loss=True) == {B: 5}
