@@ -16,7 +16,7 @@ from spark_group_source.errors import DeadlineExceeded, OptionError, raise_or_wa
 from spark_group_source.group.commits import GroupOffsets
 from spark_group_source.group.coordinator import retry_until_response
 from spark_group_source.group.membership import RequestFailed
-from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition, topics_of
+from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, Offsets, Partitions, TopicPartition
 from spark_group_source.options.offset_specs import EndSpec, FromCommitted, OffsetSpec, StartSpec
 from spark_group_source.options.source_options import SourceOptions, batch_end, batch_start
 from spark_group_source.query.permissions import TopicPermissions
@@ -26,7 +26,7 @@ from spark_group_source.text import names, some
 from spark_group_source.wire.any_broker import MIN_BROKER_TIMEOUT
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.identity import ClusterIdentity
-from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
+from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, current_epoch_end_offsets
 from spark_group_source.wire.metadata import Topic, partitions_of
 from spark_group_source.wire.offset_lookup import list_offsets
 
@@ -147,8 +147,7 @@ class _BatchQuery:
         offsets = dict(committed)
         unconfirmed = dict(epochs)
         while unconfirmed:
-            topics = self._cluster.topics(topics_of(unconfirmed), self._deadline, fresh=True)
-            answers = epoch_end_offsets(self._cluster, topics, unconfirmed, self._deadline)
+            answers = current_epoch_end_offsets(self._cluster, unconfirmed, self._deadline)
             for tp, epoch_end in sorted(answers.items()):
                 if epoch_end.end_offset == UNDEFINED_EPOCH_OFFSET:
                     continue

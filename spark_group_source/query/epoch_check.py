@@ -13,13 +13,13 @@ from enum import Enum
 
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import RetriableError
-from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition, topics_of
+from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.topics import LOOKUP_TIMEOUT
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, epoch_end_offsets
+from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, current_epoch_end_offsets
 
 log = logging.getLogger(__name__)
 
@@ -158,8 +158,7 @@ class EpochCheck:
         began = self._clock()
         deadline = Deadline.after(LOOKUP_TIMEOUT, self._clock)
         try:
-            topics = self._cluster.topics(topics_of(epochs), deadline, fresh=True)
-            answers = epoch_end_offsets(self._cluster, topics, epochs, deadline)
+            answers = current_epoch_end_offsets(self._cluster, epochs, deadline)
         except RetriableError:
             answers = {}
         if epochs.keys() - self.unconfirmed:

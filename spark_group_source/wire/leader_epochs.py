@@ -11,7 +11,7 @@ from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import UnsupportedRequest
-from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition
+from spark_group_source.offsets import UNKNOWN_EPOCH, Offsets, TopicPartition, topics_of
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.leaders import CONSUMER, partition_error, send_to_leaders
 from spark_group_source.wire.metadata import Topic
@@ -67,6 +67,19 @@ def epoch_end_offsets(
             end_offsets[tp] = EpochEndOffset(leader_epochs[tp], UNCHECKED)
     end_offsets |= _end_offsets_in(responses, leader_epochs)
     return end_offsets
+
+
+def current_epoch_end_offsets(
+    cluster: Cluster, epochs: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, EpochEndOffset]:
+    """As :func:`epoch_end_offsets`, from the leaders of now, which new metadata names.
+
+    Raises:
+        BrokerUnavailable: no broker responded before the deadline.
+        TopicError: as :func:`epoch_end_offsets`.
+    """
+    topics = cluster.topics(topics_of(epochs), deadline, fresh=True)
+    return epoch_end_offsets(cluster, topics, epochs, deadline)
 
 
 def _end_offsets_in(responses: Iterable[Any], leader_epochs: Offsets) -> dict[TopicPartition, EpochEndOffset]:

@@ -19,18 +19,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from spark_group_source.clock import Deadline
-from spark_group_source.offsets import (
-    LATEST,
-    UNKNOWN_EPOCH,
-    Offsets,
-    PinnedOffsets,
-    PinnedStart,
-    TopicPartition,
-    topics_of,
-)
+from spark_group_source.offsets import LATEST, UNKNOWN_EPOCH, Offsets, PinnedOffsets, PinnedStart, TopicPartition
 from spark_group_source.query.starts.leaders import Leaders
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.leader_epochs import UNCHECKED, UNDEFINED_EPOCH_OFFSET, epoch_end_offsets
+from spark_group_source.wire.leader_epochs import UNCHECKED, UNDEFINED_EPOCH_OFFSET, current_epoch_end_offsets
 from spark_group_source.wire.metadata import Topic, partitions_of
 
 
@@ -97,8 +89,7 @@ class LatestAtStart:
         known = {tp: epoch for tp, epoch in epochs.items() if epoch != UNKNOWN_EPOCH}
         if not known:
             return at_start
-        topics = self._cluster.topics(topics_of(known), self._deadline, fresh=True)
-        answers = epoch_end_offsets(self._cluster, topics, known, self._deadline)
+        answers = current_epoch_end_offsets(self._cluster, known, self._deadline)
         for tp, epoch in known.items():
             answer = answers.get(tp)
             if answer is None or answer.end_offset == UNDEFINED_EPOCH_OFFSET:

@@ -622,8 +622,8 @@ def test_a_deposed_leader_that_old_metadata_names_confirms_no_position(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([EpochEndOffset(leader_epoch=1, end_offset=9), EpochEndOffset(leader_epoch=2, end_offset=3)])
-    monkeypatch.setattr(epoch_check, "epoch_end_offsets", lambda *_: {HARMED: next(answers)})
-    check = EpochCheck(SimpleNamespace(topics=lambda *_, **__: {}), OffsetTracker(), hand)  # type: ignore[arg-type]
+    monkeypatch.setattr(epoch_check, "current_epoch_end_offsets", lambda *_: {HARMED: next(answers)})
+    check = EpochCheck(SimpleNamespace(), OffsetTracker(), hand)  # type: ignore[arg-type]
     owned, leader_epochs = {HARMED: OwnedPartition(position=5, epoch=1)}, {HARMED: 2}
     assert check.diverged(owned, leader_epochs) == {}
     assert check.unconfirmed == {HARMED}, "the leader of epoch 2 has not answered"
