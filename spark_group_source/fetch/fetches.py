@@ -21,7 +21,7 @@ from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.response import Response
 from spark_group_source.wire.waiting import poll_readable
 
-PURPOSE = "fetch"
+FETCHES = "fetch"
 CONNECT_TIME = 10.0
 """Seconds after which a task connects to no further broker before it has requested new metadata: if many brokers do not
 answer, they may have other addresses now."""
@@ -103,7 +103,7 @@ class Fetches:
         connect_by = Deadline.after(CONNECT_TIME, self._clock)
         idle = [broker for broker in by_broker if broker not in self._in_flight]
         for broker in sorted(idle, key=self._preference):
-            throttled = self._cluster.throttle_remaining(broker, PURPOSE)
+            throttled = self._cluster.throttle_remaining(broker, FETCHES)
             if throttled:
                 self._wait_for_throttling(broker, by_broker[broker], throttled)
             else:
@@ -172,10 +172,10 @@ class Fetches:
 
     def _preference(self, broker: int) -> tuple[bool, int]:
         """Sorts connected brokers first, and last those whose connections have failed: the others need not wait."""
-        return not self._cluster.is_connected(broker, PURPOSE), self._cluster.failures(broker)
+        return not self._cluster.is_connected(broker, FETCHES), self._cluster.failures(broker)
 
     def _send(self, broker: int, positions: list[FetchPosition], connect_by: Deadline) -> None:
-        if connect_by.expired() and not self._cluster.is_connected(broker, PURPOSE):
+        if connect_by.expired() and not self._cluster.is_connected(broker, FETCHES):
             self._errors.back_off(positions, f"other brokers did not answer, and broker {broker} was not tried")
             return
         deadline = self._errors.deadline()
@@ -190,7 +190,7 @@ class Fetches:
         )
         try:
             patience = deadline.at_most(self._cluster.patience(broker))
-            connection = self._cluster.connection(broker, patience, PURPOSE)
+            connection = self._cluster.connection(broker, patience, FETCHES)
             connection.send(request, deadline)
         except RetriableError as error:
             # With the action: where only some brokers are reached, it names the option of the brokers to correct.

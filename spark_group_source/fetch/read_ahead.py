@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
 """The environment variable with Spark's directories for temporary files, which are private to the user."""
-MAX_BYTES = 32 * 2**20
+MAX_BUFFERED_BYTES = 32 * 2**20
 """Maximum size in bytes of the records that one task keeps, and of those that it takes into memory."""
 MIN_BYTES = 4096
 """Minimum size in bytes of buffered records. To receive fewer again costs less than a file."""
@@ -64,7 +64,7 @@ class ReadAheadBuffer:
 
     def __init__(self, query_id: str) -> None:
         self._directory = query_directory(query_id)
-        self._left = self._left_to_take = MAX_BYTES
+        self._left = self._left_to_take = MAX_BUFFERED_BYTES
         if self._directory is not None:
             _remove_old(self._directory.parent)
 
@@ -78,7 +78,7 @@ class ReadAheadBuffer:
             return None
         try:
             size = path.stat().st_size - _CHECKSUM.size - _HEADER.size
-            if self._left_to_take < size <= MAX_BYTES:
+            if self._left_to_take < size <= MAX_BUFFERED_BYTES:
                 return None  # several tasks kept what this one is to read
             start, epoch, records = _read(path)
             batches = find_record_batches(wanted.tp, records)
@@ -142,8 +142,8 @@ def _read(path: Path) -> tuple[int, int, memoryview]:
         ValueError: the file is not one that this version wrote completely, or its bytes have changed.
     """
     with path.open("rb") as file:
-        content = memoryview(file.read(_CHECKSUM.size + _HEADER.size + MAX_BYTES + 1))
-    if not _CHECKSUM.size + _HEADER.size <= len(content) <= _CHECKSUM.size + _HEADER.size + MAX_BYTES:
+        content = memoryview(file.read(_CHECKSUM.size + _HEADER.size + MAX_BUFFERED_BYTES + 1))
+    if not _CHECKSUM.size + _HEADER.size <= len(content) <= _CHECKSUM.size + _HEADER.size + MAX_BUFFERED_BYTES:
         raise ValueError(f"the file has {len(content)} bytes")
     (expected,) = _CHECKSUM.unpack_from(content)
     if crc32c(content[_CHECKSUM.size :]) != expected:

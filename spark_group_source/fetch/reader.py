@@ -72,7 +72,7 @@ class TaskReader:
         self._cluster = cluster
         self._clock = clock
         self._decoder = Decoder(task.schema, read_committed=settings.read_committed, check_crcs=settings.check_crcs)
-        beyond = min(MIN_FETCH, read_ahead.MAX_BYTES // max(len(task.ranges), 1))
+        beyond = min(MIN_FETCH, read_ahead.MAX_BUFFERED_BYTES // max(len(task.ranges), 1))
         self._positions = [FetchPosition.at_start(each, settings.partition_max_bytes, beyond) for each in task.ranges]
         self._kept = ReadAheadBuffer(task.query_id)
         self._replicas = PreferredReplicas(task.wire.rack, task.wire.metadata_max_age, clock)

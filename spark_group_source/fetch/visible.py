@@ -15,7 +15,7 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.wire_options import WireOptions
 
-MAX_BYTES = 1024 * 1024
+MAX_SCAN_BYTES = 1024 * 1024
 """Maximum size in bytes of one response, unless a single record batch is larger."""
 
 
@@ -40,7 +40,7 @@ def with_records(
         DataLoss: the log begins after the start of a range.
         GroupSourceError: a leader does not answer, or rejects the fetch; or records are damaged.
     """
-    settings = FetchSettings(read_committed=read_committed, fetch_max_bytes=MAX_BYTES, poll_timeout=timeout)
+    settings = FetchSettings(read_committed=read_committed, fetch_max_bytes=MAX_SCAN_BYTES, poll_timeout=timeout)
     # Leaders are known to answer, and no lookup may take longer than the call.
     wire = replace(wire, rack=None, request_timeout=min(wire.request_timeout, timeout))
     task = FetchTask(tuple(ranges), wire, arrow_schema(("topic", "partition")), settings)

@@ -31,6 +31,9 @@ from spark_group_source.wire.waiting import Interrupted
 
 Result = TypeVar("Result")
 
+MEMBERSHIP = "membership"
+"""The purpose of the connection for the requests of the membership. Offsets are looked up and committed over others."""
+
 CALL_ERRORS = BrokerUnavailable, DeadlineExceeded, ProtocolError, GroupError, AuthenticationFailed
 """What a request to the coordinator may raise; the last two are fatal."""
 
@@ -245,7 +248,7 @@ class CoordinatorClient:
         if isinstance(error, GroupError):
             return self._rejected(str(error), error)
         if isinstance(error, AuthenticationFailed):
-            return RequestFailed(ErrorAction.FATAL, str(error), error=error)
+            return RequestFailed.final(error)
         self.rediscover()
         return RequestFailed(ErrorAction.REDISCOVER, str(error))
 
@@ -275,7 +278,7 @@ class CoordinatorClient:
             try:
                 self._current.permission.denied(error)
             except GroupError as final:
-                return RequestFailed(ErrorAction.FATAL, str(final), error=final)
+                return RequestFailed.final(final)
             return RequestFailed(ErrorAction.REDISCOVER, reason)
         return RequestFailed(ErrorAction.FATAL, reason, error=error)
 

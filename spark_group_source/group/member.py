@@ -45,7 +45,7 @@ from spark_group_source.group.membership import (
 )
 from spark_group_source.group.protocol import LEAVE_TIMEOUT, GroupProtocol, MemberContext
 from spark_group_source.group.rebalance_listener import RebalanceListener
-from spark_group_source.group.rejected_join import LOOKUP_TIMEOUT, explain
+from spark_group_source.group.rejected_join import DESCRIPTION_TIMEOUT, explain
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.timings import Timings
 from spark_group_source.offsets import Partitions
@@ -400,7 +400,9 @@ class Member:
         not owns nothing: its error may wait for a lookup of what the group has.
         """
         if not self._was_member:
-            failure = explain(failure, self._protocol.client, self._settings, self._protocol.within(LOOKUP_TIMEOUT))
+            failure = explain(
+                failure, self._protocol.client, self._settings, self._protocol.within(DESCRIPTION_TIMEOUT)
+            )
         elif getattr(failure.error, "error_code", None) in MAY_HEAL:
             failure = RequestFailed(ErrorAction.REDISCOVER, failure.reason)
         self._heartbeats.log_failure(failure)

@@ -110,6 +110,11 @@ class RequestFailed(Event):
     error: GroupSourceError | None = None
     unanswered: bool = False
 
+    @classmethod
+    def final(cls, error: GroupSourceError) -> RequestFailed:
+        """A failure with which the query ends."""
+        return cls(ErrorAction.FATAL, str(error), error=error)
+
 
 @dataclass(frozen=True, slots=True)
 class AwaitedChanged(Event):

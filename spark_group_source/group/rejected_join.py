@@ -30,7 +30,7 @@ from spark_group_source.wire.waiting import sleep
 
 log = logging.getLogger(__name__)
 
-LOOKUP_TIMEOUT = 5.0
+DESCRIPTION_TIMEOUT = 5.0
 """Maximum seconds for the description. A group that rebalances names its assignor only afterwards."""
 
 LOOKUP_BACKOFF = 0.5

@@ -15,7 +15,7 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.leaders import send_to_leaders
 from spark_group_source.wire.metadata import Topic
 
-PURPOSE = "samples"
+SAMPLES = "samples"
 """The connections for samples. A quota of bytes stops these, but not the lookups of end offsets."""
 
 MAX_PARTITION_BYTES = 64 * 1024
@@ -24,7 +24,7 @@ MAX_PARTITION_BYTES = 64 * 1024
 MIN_PARTITION_BYTES = 4 * 1024
 """Minimum size in bytes to ask of one partition."""
 
-MAX_BYTES = 1024 * 1024
+MAX_SAMPLE_BYTES = 1024 * 1024
 """Maximum size in bytes of one response, unless the first record batch is larger."""
 
 
@@ -59,8 +59,8 @@ def sample_sizes(
     samples = Samples({}, set())
     missing, factor = dict(offsets), 1
     while missing and max_bytes > 0 and not deadline.expired():
-        build = partial(_request, topics, max_bytes=min(max_bytes, MAX_BYTES), factor=factor)
-        responses, errors = send_to_leaders(cluster, topics, missing, build, deadline, PURPOSE)
+        build = partial(_request, topics, max_bytes=min(max_bytes, MAX_SAMPLE_BYTES), factor=factor)
+        responses, errors = send_to_leaders(cluster, topics, missing, build, deadline, SAMPLES)
         samples.unanswered.update(errors)
         found: dict[TopicPartition, float] = {}
         largest = 0
@@ -81,8 +81,8 @@ def sample_sizes(
 
 def _request(topics: Mapping[str, Topic], offsets: Offsets, max_bytes: int, factor: int) -> Any:
     each = min(max(max_bytes // len(offsets), MIN_PARTITION_BYTES), MAX_PARTITION_BYTES)
-    # A response holds no more than MAX_BYTES of one partition, and the request's field has 32 bits.
-    each = min(each * factor, MAX_BYTES)
+    # A response holds no more than MAX_SAMPLE_BYTES of one partition, and the request's field has 32 bits.
+    each = min(each * factor, MAX_SAMPLE_BYTES)
     partitions = [FetchPartition(tp, topics[tp.topic].id, offset, each) for tp, offset in offsets.items()]
     return build_request(partitions, max_wait=0.0, max_bytes=max_bytes, read_committed=False)
 

@@ -108,7 +108,7 @@ def test_a_byte_quota_stops_the_samples_of_sizes_and_not_the_lookups_of_end_offs
     with closing(Cluster(limited("consumer_byte_rate=1000"))) as cluster:
         topics = cluster.topics({topic}, Deadline.after(LONG))
         until = Deadline.after(LONG)
-        while not until.expired() and cluster.throttle_remaining(1, size_samples.PURPOSE) < 1.0:
+        while not until.expired() and cluster.throttle_remaining(1, size_samples.SAMPLES) < 1.0:
             size_samples.sample_sizes(cluster, topics, {tp: 0}, 2**20, Deadline.after(LONG))
         deadline = Deadline.after(0.5)
         assert list_offsets(cluster, {tp: LATEST}, read_committed=False, deadline=deadline).offsets == {tp: RECORDS}

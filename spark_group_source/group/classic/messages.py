@@ -16,7 +16,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import REBALANCE_IN_PROGRESS, OptionError, ProtocolError
 from spark_group_source.group.classic.assignment import Assignment, JoinedMember, read_assignment
 from spark_group_source.group.classic.states import Joined
-from spark_group_source.group.coordinator import CoordinatorClient, WhileWaiting
+from spark_group_source.group.coordinator import MEMBERSHIP, CoordinatorClient, WhileWaiting
 from spark_group_source.group.description import PROTOCOL_TYPE, GroupDescription, describe
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import Membership, RequestFailed
@@ -45,7 +45,7 @@ class MembershipRequests:
 
     def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
         self._settings = settings
-        self.client = CoordinatorClient(cluster, settings.group_id, "membership", timings, settings.coordinator)
+        self.client = CoordinatorClient(cluster, settings.group_id, MEMBERSHIP, timings, settings.coordinator)
         # A pending JoinGroup or SyncGroup blocks later requests on its connection: heartbeats need another connection.
         self._liveness_client = CoordinatorClient(cluster, settings.group_id, "liveness", timings, settings.coordinator)
 
@@ -113,7 +113,7 @@ class MembershipRequests:
             f" {self.client.broker_id}, does not have: its JoinGroup is below version {versions.STATIC_MEMBERS.start}.",
             "Remove the option, or use Kafka 2.3 or later.",
         )
-        return RequestFailed(ErrorAction.FATAL, str(error), error=error)
+        return RequestFailed.final(error)
 
     def sync(
         self, join_result: JoinResult, assignments: Mapping[str, bytes], deadline: Deadline, while_waiting: WhileWaiting

@@ -30,7 +30,7 @@ from spark_group_source.group.consumer.states import (
     TopicsFound,
     step,
 )
-from spark_group_source.group.coordinator import LATE_REQUESTS, CoordinatorClient
+from spark_group_source.group.coordinator import LATE_REQUESTS, MEMBERSHIP, CoordinatorClient
 from spark_group_source.group.error_actions import ErrorAction, fatal
 from spark_group_source.group.membership import Action, Event, Heartbeat, Phase, RequestFailed
 from spark_group_source.group.protocol import Apply, GroupProtocol, MemberContext, Outcome
@@ -42,9 +42,6 @@ from spark_group_source.wire.stale_metadata import known_ids
 
 log = logging.getLogger(__name__)
 
-
-PURPOSE = "membership"
-"""The connection of heartbeats; commits have their own."""
 
 MIN_WAIT = 1.0
 """Minimum seconds for a lookup or a heartbeat on the member's thread, also if the brokers' interval is shorter."""
@@ -82,7 +79,7 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         self._cluster = context.cluster
         self._topic_view = TopicView(context.cluster, settings.group_id)
         self.client = CoordinatorClient(
-            context.cluster, settings.group_id, PURPOSE, context.timings, settings.coordinator
+            context.cluster, settings.group_id, MEMBERSHIP, context.timings, settings.coordinator
         )
         if settings.subscription.pattern is not None:
             self.next_topic_check = context.clock() + settings.wire.metadata_max_age
@@ -128,7 +125,7 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
             return
         client = self.client
         if cluster is not None:
-            client = CoordinatorClient(cluster, self.settings.group_id, PURPOSE)
+            client = CoordinatorClient(cluster, self.settings.group_id, MEMBERSHIP)
         request = build_leave(me, self.settings)
 
         def send(deadline: Deadline) -> RequestFailed | None:
@@ -296,7 +293,7 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         except RetriableError as unknown:
             return Outcome(failure=RequestFailed(ErrorAction.RETRY, str(unknown)))
         except GroupError as final:
-            return Outcome(failure=RequestFailed(ErrorAction.FATAL, str(final), error=final))
+            return Outcome(failure=RequestFailed.final(final))
         self.next_topic_check = min(self.next_topic_check, self.clock() + DENIED_TOPICS_CHECK)
         return Outcome((Subscribed(me.topics - denied),), RequestFailed(ErrorAction.RETRY, failure.reason))
 
@@ -319,7 +316,7 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         if error_code == GROUP_ID_NOT_FOUND and me.phase is Phase.JOINING:
             # A join creates a group that was deleted: this group exists, and the coordinator does not convert it.
             error = fatal("ConsumerGroupHeartbeat", self.settings.group_id, error_code, broker_message=message)
-            return RequestFailed(ErrorAction.FATAL, str(error), error=error)
+            return RequestFailed.final(error)
         topics: Collection[str] = ()
         if error_code == TOPIC_AUTHORIZATION_FAILED:
             topics = me.topics

@@ -202,7 +202,7 @@ def test_a_write_that_fails_leaves_no_file(fake: FakeKafka, local: Path) -> None
 
 
 def test_a_task_keeps_a_limited_number_of_bytes(fake: FakeKafka, local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_ahead, "MAX_BYTES", 60_000)
+    monkeypatch.setattr(read_ahead, "MAX_BUFFERED_BYTES", 60_000)
     assert rows(fake, (0, 0, 10), (1, 0, 10)) == of(0, 0, 10) + of(1, 0, 10)
     assert 0 < sum(path.stat().st_size for path in kept_files(local)) < 60_000 + 100
 
@@ -212,7 +212,7 @@ def test_a_task_takes_a_limited_number_of_bytes_however_many_tasks_kept_them(
 ) -> None:
     for partition in (0, 1):
         rows(fake, (partition, 0, 10))
-    monkeypatch.setattr(read_ahead, "MAX_BYTES", max(path.stat().st_size for path in kept_files(local)))
+    monkeypatch.setattr(read_ahead, "MAX_BUFFERED_BYTES", max(path.stat().st_size for path in kept_files(local)))
     taken = []
     take = read_ahead.ReadAheadBuffer.take
 

@@ -225,7 +225,7 @@ def test_the_error_for_a_number_that_is_too_large_names_the_maximum(name: str, l
 def test_sizes_of_samples_stay_within_their_field_however_many_partitions_lack_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(size_samples, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(size_samples, "MAX_SAMPLE_BYTES", 10_000)
     with FakeKafka() as fake:
         fake.create_topic("t", partitions=30)
         for number in range(30):
