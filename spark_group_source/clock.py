@@ -18,12 +18,22 @@ Clock = Callable[[], float]
 BOOT_TIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 """Linux only: the clock that continues while the machine is suspended, as the sessions at the coordinators do."""
 
+AWAKE_TIME: int = getattr(time, "CLOCK_MONOTONIC", 0)
+"""Linux: the clock that stops while the machine is suspended."""
+
 
 def monotonic() -> float:
     """Monotonic seconds, which include the time that the machine was suspended if the system reports it."""
     if BOOT_TIME is None:
         return time.monotonic()
     return time.clock_gettime(BOOT_TIME)
+
+
+def suspended_seconds() -> float:
+    """For how long this machine has been suspended since it started; 0 if the system does not report it."""
+    if BOOT_TIME is None:
+        return 0.0
+    return time.clock_gettime(BOOT_TIME) - time.clock_gettime(AWAKE_TIME)
 
 
 class Wakeup(Protocol):

@@ -4,7 +4,8 @@ An offset is always the next one to read. A range ``[start, end)`` holds ``start
 
 A stream's reader also reports the latest offset, which Spark shows in the query's progress as ``latestOffset``. Spark
 has no way for a Python source to report metrics, so the counters of the membership travel with the end offsets:
-``{topic: {partition: end offset}, "#counters": {name: count}}``. Kafka allows no ``#`` in a topic's name.
+``{topic: {partition: end offset}, "#counters": {name: count}, "#limit": {...}}``, and so does what limited the last
+batch. Kafka allows no ``#`` in a topic's name.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from spark_group_source.errors import CheckpointError
@@ -354,21 +355,58 @@ def _shown(logged: Mapping[str, Any]) -> str:
 
 
 COUNTERS = "#counters"
+LIMIT = "#limit"
 
 
-def latest_offset_json(end_offsets: Offsets, counters: Mapping[str, int]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class BatchLimit:
+    """What limited a batch.
+
+    Attributes:
+        option: the option that decided; empty if the batch reads all that was available.
+        offsets: the number of offsets in the batch.
+        reason: why the limit is what it is, for people.
+    """
+
+    option: str
+    offsets: int
+    reason: str
+
+    def __str__(self) -> str:
+        if not self.option:
+            return f"{self.offsets:,} offsets a batch, without a limit"
+        return f"{self.offsets:,} offsets a batch by {self.option}: {self.reason}"
+
+
+def latest_offset_json(
+    end_offsets: Offsets, counters: Mapping[str, int], limit: BatchLimit | None = None
+) -> dict[str, Any]:
     """The form that Spark shows, with sorted topics and partitions."""
     topics: dict[str, Any] = {}
     for tp, end in sorted(end_offsets.items()):
         topics.setdefault(tp.topic, {})[str(tp.partition)] = end
-    return {**topics, COUNTERS: dict(counters)}
+    reported = {**topics, COUNTERS: dict(counters)}
+    if limit is not None:
+        reported[LIMIT] = asdict(limit)
+    return reported
+
+
+def parse_limit(reported: Mapping[str, Any]) -> BatchLimit | None:
+    """What limited the last batch; ``None`` if the report does not say, or another release wrote another form."""
+    limit = reported.get(LIMIT)
+    if not isinstance(limit, Mapping):
+        return None
+    try:
+        return BatchLimit(str(limit["option"]), int(limit["offsets"]), str(limit["reason"]))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def parse_latest_offset(reported: Mapping[str, Any]) -> tuple[dict[TopicPartition, int], Mapping[str, int] | None]:
     """The end offsets and the counters; counters are ``None`` if the report has none."""
     end_offsets = {}
     for topic, partitions in reported.items():
-        if topic == COUNTERS:
+        if topic.startswith("#"):  # no topic: the counters, or what another release reports beside them
             continue
         for number, end in partitions.items():
             end_offsets[TopicPartition(topic, int(number))] = int(end)

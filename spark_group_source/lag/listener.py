@@ -19,7 +19,6 @@ from pyspark.sql.streaming.listener import (
 )
 
 from spark_group_source.clock import Clock, LogEvery, monotonic
-from spark_group_source.group.counters import Counters
 from spark_group_source.lag.client import GroupLagClient, ThrottledLagClient
 from spark_group_source.lag.model import LagReport, Sample
 from spark_group_source.lag.rate_window import RateWindow
@@ -56,11 +55,11 @@ class _Run:
     sources: dict[int, SourceProgress] = field(default_factory=dict)
     rates: dict[int, RateWindow] = field(default_factory=dict)
 
-    def counters(self, group: str) -> Counters | None:
-        """The counters of the query's member in this group."""
+    def source_of(self, group: str) -> SourceProgress | None:
+        """The query's source that is a member of this group."""
         for source in self.sources.values():
             if source.batch.group == group:
-                return source.counters
+                return source
         return None
 
 
@@ -125,26 +124,29 @@ class LagListener(StreamingQueryListener):
             return
         for number, source in run.sources.items():
             if source.end_offsets is not None:
-                self._report(run, source.sample(epoch_seconds(timestamp)), source.counters, number)
+                self._report(run, source.sample(epoch_seconds(timestamp)), source, number)
 
     def _report_group(self, run: _Run, client: ThrottledLagClient, last: bool = False) -> None:
         if not self._is_selected(run):
             return
         sample = client.sample(last)
         if sample is not None:
-            self._report(run, sample, run.counters(client.group), group=client.group)
+            self._report(run, sample, run.source_of(client.group), group=client.group)
 
     def _is_selected(self, run: _Run) -> bool:
         return self._query_name in (None, run.query)
 
     def _report(
-        self, run: _Run, sample: Sample, counters: Counters | None, source: int = 0, group: str | None = None
+        self, run: _Run, sample: Sample, progress: SourceProgress | None, source: int = 0, group: str | None = None
     ) -> None:
         if not self._is_selected(run):
             return
         rates = run.rates.setdefault(source, RateWindow()).add(sample)
         partitions, unknown = sample.partitions(), sample.unknown()
-        report = LagReport(run.query, run.id, sample.at, partitions, rates, source, group, unknown, counters)
+        counters, limit = None, None
+        if progress is not None:
+            counters, limit = progress.counters, progress.limit
+        report = LagReport(run.query, run.id, sample.at, partitions, rates, source, group, unknown, counters, limit)
         for sink in self._sinks:
             try:
                 sink(report)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_group_source.group.counters import Counters
-from spark_group_source.offsets import Offsets, TopicPartition
+from spark_group_source.offsets import BatchLimit, Offsets, TopicPartition
 from spark_group_source.text import names
 
 
@@ -78,6 +78,7 @@ class LagReport:
         group: the consumer group if a lag client looked it up; ``None`` if the figures come from the query's progress.
         unknown: the partitions whose lag is unknown, because no leader returned the end offset.
         counters: what happened to the query's membership, up to the last batch; ``None`` before it, and on PySpark 4.1.
+        limit: what limited the last batch; ``None`` without an option that limits batches, and on PySpark 4.1.
     """
 
     query: str
@@ -89,6 +90,7 @@ class LagReport:
     group: str | None = None
     unknown: tuple[TopicPartition, ...] = ()
     counters: Counters | None = field(default=None, hash=False)
+    limit: BatchLimit | None = None
 
     @property
     def total(self) -> int:
@@ -136,7 +138,10 @@ class LagReport:
         if not self.partitions and not self.unknown:
             return f"{self.query}: no partitions"
         lag = f"{self._lag_text()}{self._age_text()}"
-        return f"{self.query}: lag {lag}{_rates_text(self.rates)}{_catch_up_text(self.catch_up)}"
+        text = f"{self.query}: lag {lag}{_rates_text(self.rates)}{_catch_up_text(self.catch_up)}"
+        if self.limit is not None:
+            text += f", {self.limit}"
+        return text
 
     def _lag_text(self) -> str:
         text = f"{self.total:,} in {len(self.partitions)} partition(s)"

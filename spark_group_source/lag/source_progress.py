@@ -16,12 +16,20 @@ from typing import Any
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.counters import Counters
 from spark_group_source.lag.model import Sample
-from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition, parse_latest_offset, parse_progress_offset
+from spark_group_source.offsets import (
+    BatchLimit,
+    BatchOffset,
+    Offsets,
+    TopicPartition,
+    parse_latest_offset,
+    parse_limit,
+    parse_progress_offset,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """One source of this package in one batch.
+    """One source of this package in one batch. ``limit`` is what limited it, if an option does.
 
     ``end_offsets`` and ``counters`` are ``None`` if Spark does not show them (PySpark 4.1). ``owned`` are the
     partitions whose position is in ``batch``: its offset also names partitions that other members own now.
@@ -31,6 +39,7 @@ class SourceProgress:
     end_offsets: Offsets | None
     owned: frozenset[TopicPartition]
     counters: Counters | None = None
+    limit: BatchLimit | None = None
 
     def sample(self, at: float) -> Sample:
         """The positions and end offsets of the owned partitions after the batch."""
@@ -51,7 +60,8 @@ def source_progress(progress: Mapping[str, Any], before: Mapping[int, SourceProg
         batch = _batch_offset(parse_progress_offset(source.get("endOffset")))
         if batch is None:
             continue
-        end_offsets, counters = _reported(parse_progress_offset(source.get("latestOffset")))
+        latest = parse_progress_offset(source.get("latestOffset"))
+        end_offsets, counters = _reported(latest)
         owned = frozenset[TopicPartition]()
         if end_offsets is not None:
             owned = frozenset(batch.ranges) & end_offsets.keys()
@@ -59,7 +69,10 @@ def source_progress(progress: Mapping[str, Any], before: Mapping[int, SourceProg
         if had_no_records and number in before:
             # The offset has no new position for partitions that came back.
             owned &= before[number].owned
-        sources[number] = SourceProgress(batch, end_offsets, owned, counters)
+        limit = None
+        if isinstance(latest, Mapping) and end_offsets is not None:
+            limit = parse_limit(latest)
+        sources[number] = SourceProgress(batch, end_offsets, owned, counters, limit)
     return sources
 
 

@@ -192,6 +192,13 @@ OTHER_WORDS = (
     ),
     Family(
         _RENAMED,
+        "Set 'targetBatchDuration', for example to 30s.",
+        """batchduration batch.duration maxbatchduration targetduration targetbatchtime maxbatchtime backpressure
+        backpressure.enabled backpressureenabled enablebackpressure streaming.backpressure.enabled adaptivebatchsize
+        targetbatchinterval targettriggerduration""",
+    ),
+    Family(
+        _RENAMED,
         "Set 'minOffsetsPerTrigger'; it counts offsets, not bytes.",
         "minrecordspertrigger minrowspertrigger minmessagespertrigger mineventspertrigger minbytespertrigger",
     ),

@@ -46,6 +46,7 @@ class SourceOptions:
     ending_timestamp: AtTimestamp | None = None
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
+    target_batch_duration: float | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay: float = 900.0
     available_now_timeout: float | None = None

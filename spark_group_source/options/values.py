@@ -279,25 +279,40 @@ def duration(text: str) -> float:
 
 
 _INTERVAL_UNITS = {
+    **dict.fromkeys(("us", "microsecond", "microseconds"), 1e-6),
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1e-3),
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1),
     **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
     **dict.fromkeys(("h", "hour", "hours"), 3600),
     **dict.fromkeys(("d", "day", "days"), 86400),
+    **dict.fromkeys(("w", "week", "weeks"), 604800),
 }
 
 
 def interval(text: str) -> float:
     """An interval as ``trigger(processingTime=...)`` accepts it, or with the short units of durations, in seconds."""
-    expected = "a number with a unit, for example 10 minutes or 30s (units: ms, s, m, h, d)"
+    return _interval(text, r"\d{1,19}", "a number with a unit, for example 10 minutes or 30s (units: ms, s, m, h, d)")
+
+
+def positive_interval(text: str) -> float:
+    """As :func:`interval`, and longer than 0. Seconds may have a fraction, as in Spark."""
+    expected = "a duration above 0 with a unit, for example 30s or 2 minutes (units: ms, s, m, h, d)"
+    seconds = _interval(text, r"\d{1,19}(?:\.\d{1,9}(?=\s*s))?", expected)
+    if seconds <= 0:
+        raise ValueError(expected)
+    return seconds
+
+
+def _interval(text: str, number: str, expected: str) -> float:
+    """The sum of some numbers, of this regular expression, with a unit each, in seconds."""
     spelled = re.sub(r"^interval\s+", "", text.strip().lower())
-    if not re.fullmatch(r"(?:\d{1,19}\s*[a-z]+\s*)+", spelled):
+    if not re.fullmatch(rf"(?:{number}\s*[a-z]+\s*)+", spelled):
         raise ValueError(expected)
     seconds = 0.0
-    for number, unit in re.findall(r"(\d{1,19})\s*([a-z]+)", spelled):
+    for count, unit in re.findall(rf"({number})\s*([a-z]+)", spelled):
         if unit not in _INTERVAL_UNITS:
             raise ValueError(expected)
-        seconds += int(number) * _INTERVAL_UNITS[unit]
+        seconds += float(count) * _INTERVAL_UNITS[unit]
     return min(seconds, FOREVER)
 
 

@@ -19,14 +19,15 @@ from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import BLOCKED_AFTER, Member
 from spark_group_source.group.protocol import LEAVE_TIMEOUT
 from spark_group_source.group.timings import Timings
-from spark_group_source.offsets import BatchOffset, Offsets
+from spark_group_source.offsets import BatchLimit, BatchOffset, Offsets
 from spark_group_source.options.source_options import SourceOptions, stream_start
+from spark_group_source.query.admission import BatchLimits
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.other_members import log_other_members, why_unassigned
 from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.permissions import principal_of
-from spark_group_source.query.planner import BatchLimits, BatchPlanner
+from spark_group_source.query.planner import BatchPlanner
 from spark_group_source.query.query_log import QueryLog
 from spark_group_source.query.start_specs import check_names
 from spark_group_source.query.starts.latest_at_start import starts_of
@@ -124,6 +125,7 @@ class Driver:
             log.warning(
                 "group %s: these brokers have no %s", self._options.group.group_id, "; no ".join(missing_features)
             )
+        self._query_log.warn_of_long_target(self._options.target_batch_duration)
         self._planner.restore(logged, self._topics.deleted(topics, logged.ranges))
         existing = starts_of(topics, time.time())
         if logged.is_empty:
@@ -169,14 +171,21 @@ class Driver:
             max_offsets: maximum number of offsets in the batch, or ``None``.
             max_bytes: about the maximum number of bytes of records in the batch, or ``None``.
         """
+        return self._plan(start, BatchLimits(max_offsets, max_bytes))
+
+    def plan_all_available(self, start: BatchOffset) -> BatchOffset:
+        """As :meth:`plan_batch`, without any limit: for the trigger ``once``."""
+        return self._plan(start, BatchLimits(None, None, to_target=False))
+
+    def _plan(self, start: BatchOffset, limits: BatchLimits) -> BatchOffset:
         planned = self._planner.in_flight_from(start)
         if planned is not None:
             return planned
-        self.complete(start)
+        self._complete(start, reported=False)
         if not self._member.has_assignment and self._unassigned_lines.try_acquire():
             self._warn_unassigned()
         self._query_log.membership()
-        end = self._planner.plan(start, BatchLimits(max_offsets, max_bytes))
+        end = self._planner.plan(start, limits)
         if end is start:  # 2: an idle stream shows lag 0
             self._assigned_partitions.committer.wait()
         return end
@@ -185,19 +194,29 @@ class Driver:
         """The end offsets of the logs, as of the last lookup."""
         return self._planner.end_offsets.known
 
+    def batch_limit(self) -> BatchLimit | None:
+        """What limited the last planned batch; ``None`` if no limit is set, or before the first batch."""
+        return self._planner.admission.decided
+
     @property
     def batch_in_flight(self) -> bool:
         """Whether the source does not know yet that the last planned batch is complete."""
         return self._tracker.in_flight is not None
 
     def complete(self, end: BatchOffset) -> None:
-        """Spark has completed the batch that ends at ``end``: commits it. Any other offset has no effect."""
-        if self._note_completed(end):
+        """Spark has just completed the batch that ends at ``end``: commits it. Any other offset has no effect."""
+        self._complete(end, reported=True)
+
+    def _complete(self, end: BatchOffset, *, reported: bool) -> None:
+        if self._note_completed(end, reported=reported):
             self._assigned_partitions.committer.begin(self._member.snapshot(), self._commit_clients)
 
-    def _note_completed(self, end: BatchOffset) -> bool:
-        """Counts the batch in flight as completed if it ends at ``end``; returns whether it does."""
-        seconds = self._planner.batch_completed(end)
+    def _note_completed(self, end: BatchOffset, *, reported: bool) -> bool:
+        """Counts the batch in flight as completed if it ends at ``end``; returns whether it does.
+
+        ``reported`` is whether Spark has just completed it, and not some time before its next plan.
+        """
+        seconds = self._planner.batch_completed(end, reported=reported)
         if seconds is None:
             return False
         self._query_log.warn_if_slow(seconds)
@@ -225,7 +244,7 @@ class Driver:
             deadline = Deadline.after(CLOSE_TIMEOUT, self._clock)
         uncommitted: Owned = {}
         if completed is not None:
-            self._note_completed(completed)
+            self._note_completed(completed, reported=False)
         try:
             uncommitted = self._commit_before_leaving(deadline.at_most(deadline.remaining() - CLOSE_MEMBER_TIMEOUT))
         finally:

@@ -1,4 +1,4 @@
-"""How far a micro-batch reads: by a number of offsets, or by about a number of bytes.
+"""How far a micro-batch reads: by a number of offsets, or by about a number of bytes. Times: :mod:`.duration_limit`.
 
 The arithmetic is that of Spark's own Kafka source. Each partition gets a portion of the limit by its backlog. Portions
 are rounded down, but a portion below one offset becomes one, so that no partition starves.
@@ -34,9 +34,9 @@ def admit(positions: Offsets, end_offsets: Offsets, max_offsets: int | None) -> 
         max_offsets: maximum number of offsets, a soft limit as in Spark's source; ``None`` for all available.
     """
     ends = dict(positions)
-    backlogs = _backlogs(positions, end_offsets)
-    total = sum(backlogs.values())
-    for tp, backlog in backlogs.items():
+    counts = backlogs(positions, end_offsets)
+    total = sum(counts.values())
+    for tp, backlog in counts.items():
         count = backlog
         if max_offsets is not None and total > max_offsets:
             portion = max(1, max_offsets * backlog // total)
@@ -47,17 +47,17 @@ def admit(positions: Offsets, end_offsets: Offsets, max_offsets: int | None) -> 
 
 def total_backlog(positions: Offsets, end_offsets: Offsets) -> int:
     """The number of offsets between ``positions`` and ``end_offsets``, over all readable partitions."""
-    return sum(_backlogs(positions, end_offsets).values())
+    return sum(backlogs(positions, end_offsets).values())
 
 
-def _backlogs(positions: Offsets, end_offsets: Offsets) -> dict[TopicPartition, int]:
+def backlogs(positions: Offsets, end_offsets: Offsets) -> dict[TopicPartition, int]:
     """The number of offsets from each position to the end, of partitions with a known end behind the position."""
-    backlogs: dict[TopicPartition, int] = {}
+    found: dict[TopicPartition, int] = {}
     for tp, position in positions.items():
         backlog = end_offsets.get(tp, position) - position
         if backlog > 0:
-            backlogs[tp] = backlog
-    return backlogs
+            found[tp] = backlog
+    return found
 
 
 SAMPLES_TIMEOUT = 2.0
@@ -95,7 +95,7 @@ class ByteLimit:
         All partitions then read the same part of their offsets, at least one offset each.
         """
         self._forget_others(positions)
-        counts = _backlogs(positions, ends)
+        counts = backlogs(positions, ends)
         if sum(counts.values()) * MAX_OFFSET_SIZE <= max_bytes:
             return dict(ends)
         self._sample(self._starts_without_sample(positions, counts), max_bytes)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
-from typing import NamedTuple
 
 from spark_group_source.clock import Clock
 from spark_group_source.errors import BrokerError
@@ -27,11 +26,12 @@ from spark_group_source.offsets import (
     topics_of,
 )
 from spark_group_source.options.source_options import SourceOptions
+from spark_group_source.query.admission import Admission, BatchLimits
 from spark_group_source.query.available_now import AvailableNowTarget
 from spark_group_source.query.data_loss import DataLossCheck
 from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.query.epoch_check import EpochCheck
-from spark_group_source.query.limits import ByteLimit, admit, total_backlog
+from spark_group_source.query.limits import total_backlog
 from spark_group_source.query.offset_tracker import UNDECIDED
 from spark_group_source.query.owned_partition import Owned, OwnedPartition
 from spark_group_source.query.ownership import AssignedPartitions
@@ -40,13 +40,6 @@ from spark_group_source.query.topic_ids import TopicIds
 from spark_group_source.query.truncation import TruncationCheck
 
 log = logging.getLogger(__name__)
-
-
-class BatchLimits(NamedTuple):
-    """How much a batch may read; ``None`` is no limit. The batch ends at the lower of both."""
-
-    max_offsets: int | None
-    max_bytes: int | None
 
 
 class LogReason(Enum):
@@ -106,7 +99,7 @@ class BatchPlanner:
             clients,
             options.fetch.fail_on_data_loss,
         )
-        self._byte_limit = ByteLimit(clients.cluster, clock)
+        self.admission = Admission(options, clients.cluster, clock)
         self._target: AvailableNowTarget | None = None
         self._planned_start: BatchOffset | None = None
         self._planned_at = float("-inf")
@@ -129,15 +122,23 @@ class BatchPlanner:
         """The batch in flight if it begins at ``start``: Spark requests it again, because it has not run it."""
         if start != self._planned_start:
             return None
-        return self._tracker.in_flight
+        in_flight = self._tracker.in_flight
+        if in_flight is not None:
+            self.admission.requested_again()
+        return in_flight
 
-    def batch_completed(self, end: BatchOffset) -> float | None:
+    def batch_completed(self, end: BatchOffset, *, reported: bool) -> float | None:
         """Spark has completed the batch that ends at ``end``; returns the seconds since it was planned.
 
         Returns ``None`` if the batch in flight ends elsewhere, or none is in flight.
+
+        Args:
+            reported: whether Spark has just completed it. Otherwise the next plan shows that it has, and before that
+                Spark may have waited for its trigger. An AvailableNow run never does.
         """
         if not self._tracker.completed(end):
             return None
+        self.admission.completed(may_have_waited=not reported and self._target is None)
         self._planned_start = None
         self.end_offsets.expire()
         return self._clock() - self._planned_at
@@ -294,9 +295,7 @@ class BatchPlanner:
         positions = {tp: partition.position for tp, partition in readable.items()}
         if reason is None and self._waits_for_more_offsets(positions, ends):
             return {}
-        admitted = admit(positions, ends, limits.max_offsets)
-        if limits.max_bytes is not None:
-            admitted = self._byte_limit.limit(positions, admitted, limits.max_bytes)
+        admitted = self.admission.ends(positions, ends, limits)
         return {tp: end for tp, end in admitted.items() if end > positions[tp]}
 
     def _in_these_topics(self, owned: Owned, topic_ids: Mapping[str, str]) -> Owned:
@@ -373,6 +372,7 @@ class BatchPlanner:
             planned = replace(planned, repeated=True)
         self._planned_start, self._planned_at = start, self._clock()
         self._tracker.planned(planned)
+        self.admission.planned(planned)
         return planned
 
     def _kept_ranges(self, start: BatchOffset) -> dict[TopicPartition, OffsetRange]:

@@ -23,6 +23,9 @@ REPORT_INTERVAL = 300.0
 SLOW_BATCH_INTERVAL = 1800.0
 """Minimum seconds between two warnings about slow batches: a query may have one every few minutes."""
 
+SLOWDOWN = 2.0
+"""How much longer than ``targetBatchDuration`` a batch may take after the sink has become slower."""
+
 
 class QueryLog:
     """Logs what happens to one query, and repeats it rarely."""
@@ -101,12 +104,36 @@ class QueryLog:
             return
         log.warning(
             "group %s: a batch took %.0f s until its commit, but a revocation waits for at most %.0f s: a rebalance in"
-            " this time makes the next owner repeat the batch. Make batches smaller with maxOffsetsPerTrigger, or raise"
-            " kafka.max.poll.interval.ms (now %.0f) above %.0f. If this query commits each batch when Spark plans the"
-            " next one, use minBatchInterval instead of processingTime.",
+            " this time makes the next owner repeat the batch. Make batches shorter with targetBatchDuration=%s, or"
+            " raise kafka.max.poll.interval.ms (now %.0f) above %.0f. If this query commits each batch when Spark plans"
+            " the next one, use minBatchInterval instead of processingTime.",
             settings.group_id,
             seconds,
             settings.revocation_timeout,
+            self._longest_target(),
             settings.rebalance_timeout * 1000,
             settings.rebalance_timeout_for(seconds) * 1000,
         )
+
+    def warn_of_long_target(self, target: float | None) -> None:
+        """Warns of a ``targetBatchDuration`` with which batches may last longer than a revocation waits."""
+        settings = self._settings
+        if target is None or target <= settings.revocation_timeout:
+            return
+        if settings.subscription.partitions:
+            return
+        log.warning(
+            "group %s: targetBatchDuration is %.0f s, but a revocation waits for at most %.0f s: a rebalance during a"
+            " batch may make the next owner repeat it. Set targetBatchDuration to %s, or raise"
+            " kafka.max.poll.interval.ms (now %.0f) above %.0f.",
+            settings.group_id,
+            target,
+            settings.revocation_timeout,
+            self._longest_target(),
+            settings.rebalance_timeout * 1000,
+            settings.rebalance_timeout_for(target * SLOWDOWN) * 1000,
+        )
+
+    def _longest_target(self) -> str:
+        """The longest ``targetBatchDuration`` with which also a slow batch ends before a revocation stops waiting."""
+        return f"{self._settings.revocation_timeout / SLOWDOWN:g}s"

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import GroupSourceError, OptionError, RetriableError
-from spark_group_source.offsets import BatchOffset, latest_offset_json
+from spark_group_source.offsets import MAX_OFFSET, BatchOffset, latest_offset_json
 from spark_group_source.options.source_options import SourceOptions, check_stream
 from spark_group_source.spark.application import WRAPPER, Application
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
@@ -132,13 +132,19 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         self._available_now = True
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """``maxOffsetsPerTrigger`` or ``maxBytesPerTrigger``, or no limit. A batch ends at the lower of both."""
+        """``maxOffsetsPerTrigger`` or ``maxBytesPerTrigger``, or no limit. A batch ends at the lowest of all limits.
+
+        With ``targetBatchDuration`` alone it is the largest number, since :class:`ReadAllAvailable` would not differ
+        from the limit that Spark passes for the trigger ``once``.
+        """
         max_offsets = self._options.max_offsets_per_trigger
         if max_offsets is not None:
             return ReadMaxRows(max_offsets)
         max_bytes = self._options.max_bytes_per_trigger
         if max_bytes is not None:
             return ReadMaxBytes(max_bytes)
+        if self._options.target_batch_duration is not None:
+            return ReadMaxRows(MAX_OFFSET)
         return ReadAllAvailable()
 
     @hide_tracebacks()
@@ -177,7 +183,10 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         if start is not None:
             begin = self._parse(start)
         driver = self._joined_driver(begin.offset)
-        end = driver.plan_batch(begin.offset, self._max_offsets(limit), self._max_bytes(limit))
+        if self._has_no_target(limit):
+            end = driver.plan_all_available(begin.offset)
+        else:
+            end = driver.plan_batch(begin.offset, self._max_offsets(limit), self._max_bytes(limit))
         has_nothing_to_read = end is begin.offset
         if has_nothing_to_read:
             return begin.json
@@ -188,7 +197,10 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         """The end offsets last seen and the counters, for the query's progress: see ``offsets.py``."""
         if self._driver is None:
             return None
-        return latest_offset_json(self._driver.end_offsets(), asdict(self._driver.counters))
+        limit = None
+        if self._has_limit():
+            limit = self._driver.batch_limit()
+        return latest_offset_json(self._driver.end_offsets(), asdict(self._driver.counters), limit)
 
     @hide_tracebacks()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -357,12 +369,26 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             self._last_parsed = LoggedOffset(logged, BatchOffset.from_json(logged))
         return self._last_parsed
 
+    def _has_no_target(self, limit: ReadLimit | None) -> bool:
+        """Whether ``targetBatchDuration`` is set and does not apply, because the trigger is ``once``."""
+        if self._options.target_batch_duration is None or limit is None:
+            return False
+        return isinstance(limit, ReadAllAvailable)
+
+    def _has_limit(self) -> bool:
+        """Whether an option limits batches."""
+        options = self._options
+        limits = (options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.target_batch_duration)
+        return limits != (None, None, None)
+
     def _max_offsets(self, limit: ReadLimit | None) -> int | None:
         if limit is None:
             return self._options.max_offsets_per_trigger
-        if isinstance(limit, ReadMaxRows):
-            return limit.max_rows
-        return None
+        if not isinstance(limit, ReadMaxRows):
+            return None
+        if limit.max_rows == MAX_OFFSET:
+            return None
+        return int(limit.max_rows)
 
     def _max_bytes(self, limit: ReadLimit | None) -> int | None:
         if limit is not None and isinstance(limit, ReadAllAvailable):

@@ -12,7 +12,7 @@ PACKAGE = Path(spark_group_source.__file__).parent
 PURE = """
 errors text varints clock offsets options.parsing options.checks options.table options.source_options
 options.offset_json options.offset_parsers options.offset_specs options.unsupported_names
-query.start_specs query.limits query.starts.rules query.starts.resolver group.membership
+query.start_specs query.limits query.pace query.starts.rules query.starts.resolver group.membership
 group.error_actions group.classic.states group.consumer.states group.commits group.description lag.model
 lag.rate_window lag.source_progress lag.backlog exactly_once.positions
 """

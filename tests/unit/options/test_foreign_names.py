@@ -74,6 +74,8 @@ ANSWERS = {
     "kafka.brokers": "'kafka.bootstrap.servers'",
     "consumerGroup": "'kafka.group.id'",
     "consumer_group": "'kafka.group.id'",
+    "maxBatchDuration": "'targetBatchDuration'",
+    "backpressure.enabled": "'targetBatchDuration'",
     "maxRecordsPerTrigger": LIMIT,
     "maxMessagesPerTrigger": LIMIT,
     "maxEventsPerTrigger": LIMIT,

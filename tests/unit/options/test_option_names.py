@@ -58,6 +58,7 @@ KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
     values.idle_time: ("45000", ("", "0", "-2", "45s", "1.5"), "-1 for no limit, or a whole number of milliseconds"),
     values.duration: ("15m", ("", "5 minutes", "-1s", "2.5s", "m", "15 parsecs"), "for example 15m"),
     values.interval: ("10 minutes", ("", "5", "-1s", "2.5s", "10 parsecs", "minutes"), "for example 10 minutes"),
+    values.positive_interval: ("30s", ("", "30", "0s", "-1s", "2.5 minutes", "parsecs"), "for example 30s"),
     values.group_protocol: ("consumer", ("", "kip-848", "share"), "classic or consumer"),
     values.isolation_level: ("read_committed", ("", "committed", "READ-COMMITTED"), "committed or read_uncommitted"),
     values.skip_repeat_or_fail: ("repeat", ("", "ignore", "true"), "skip, repeat or fail"),

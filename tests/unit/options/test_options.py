@@ -71,6 +71,9 @@ def test_member_options_with_assign_are_an_error() -> None:
             parse_options(ASSIGNED | {name: value})
 
 
+NO_DURATIONS = ("30", "0s", "0 minutes", "-5s", "1.5 minutes", "soon", "", "3 months", "PT30S")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
@@ -86,6 +89,7 @@ def test_member_options_with_assign_are_an_error() -> None:
         ("assign", '{"a b": [0]}', "'a b'"),
         ("endingOffsetsByTimestamp", '{"t":{"0":-1}}', "-1 is not a whole number from 0 to"),
         ("maxBytesPerTrigger", "8192p", "less than 8192p"),
+        *(("targetBatchDuration", bad, "a duration above 0 with a unit, for example 30s") for bad in NO_DURATIONS),
         ("startingOffsetsCallback", "no_such_module:f", "No module named"),
         ("startingOffsetsCallback", "json:no_such_function", "no function 'no_such_function'"),
         ("kafka.group.instance.id", "x" * 250, "at most 249"),
@@ -101,7 +105,7 @@ def test_the_error_for_a_bad_value_says_what_is_wrong_with_it(name: str, value: 
 
 DURATIONS: dict[str, float] = {"15m": 900, "90s": 90, "1500": 1.5, " 2h ": 7200, "1D": 86400, "3min": 180}
 INTERVALS: dict[str, float] = {"10 minutes": 600, "1 minute 30 seconds": 90, "interval 2 hours": 7200}
-INTERVALS |= {"30s": 30, "500 ms": 0.5, "1D": 86400}
+INTERVALS |= {"30s": 30, "500 ms": 0.5, "1D": 86400, "1 week": 604800, "2000 microseconds": 0.002}
 SIZES = {"1": 1, "1500b": 1500, "64k": 2**16, "64KB": 2**16, "512m": 2**29, "1gb": 2**30, "10g": 10 * 2**30}
 SIZES |= {"2tb": 2**41, " 1p ": 2**50, "8191p": 8191 * 2**50}
 
@@ -110,6 +114,11 @@ def test_durations_intervals_and_byte_sizes_are_read_as_spark_reads_them() -> No
     for option, field, read in (
         ("maxTriggerDelay", "max_trigger_delay", DURATIONS),
         ("minBatchInterval", "min_batch_interval", INTERVALS),
+        (
+            "targetBatchDuration",
+            "target_batch_duration",
+            INTERVALS | {"100ms": 0.1, "1h": 3600, "1m 30s": 90, "1.5 seconds": 1.5},
+        ),
         ("maxBytesPerTrigger", "max_bytes_per_trigger", SIZES),
     ):
         assert {text: getattr(parse_options(GOOD | {option: text}), field) for text in read} == read

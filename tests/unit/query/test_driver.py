@@ -187,7 +187,7 @@ def test_slow_batches_log_a_warning_with_the_setting_that_they_need_at_most_ever
         times.now += 10_000.0
         assert caplog.text.count(SLOW) == warnings
     assert f"group g: a batch took 241 s until its commit, {SLOW} 240 s" in caplog.text
-    assert "Make batches smaller with maxOffsetsPerTrigger" in caplog.text
+    assert "Make batches shorter with targetBatchDuration=120s, or raise" in caplog.text
     assert "kafka.max.poll.interval.ms (now 300000) above 301000" in caplog.text
 
 

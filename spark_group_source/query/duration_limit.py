@@ -1,0 +1,132 @@
+"""Batches that last about ``targetBatchDuration``: measures completed batches, and limits the next one.
+
+A duration is the time from the plan of a batch to the report that Spark has completed it. So time without records, the
+wait for a trigger and ``minBatchInterval`` are no part of it. Without reports (see ``docs/guarantees.md``) the source
+learns of a completion when Spark plans the next batch, and a wait for the trigger lies between. Only the moment tells:
+Spark's ``ProcessingTimeExecutor`` starts batches at multiples of the interval since 1970, which are whole seconds, and
+at once after a batch that lasted longer. A batch that may have waited then counts as one of unknown duration.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from spark_group_source.clock import Clock, LogEvery, suspended_seconds
+from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
+from spark_group_source.query.limits import admit, backlogs
+from spark_group_source.query.pace import MeasuredBatch, aimed_seconds, first_pace, next_pace, pace_after_wait
+
+log = logging.getLogger(__name__)
+
+TRIGGER_DELAY = 0.1
+"""How many seconds after a trigger a plan may begin and still seem to have waited for it."""
+
+MAX_SUSPENSION = 0.5
+"""Seconds for which the machine may be suspended during a batch that counts. In more, connections may break."""
+
+UNREACHABLE_BATCHES = 5
+"""After so many batches in a row whose fixed costs are too high, the log says so."""
+
+UNREACHABLE_INTERVAL = 1800.0
+"""Minimum seconds between two such warnings."""
+
+
+class DurationLimit:
+    """The pace of one query, and the measurement of its batch in flight. For the query's thread."""
+
+    def __init__(self, target: float, group_id: str, clock: Clock, wall_clock: Clock = time.time) -> None:
+        """``target`` is the wanted duration of a batch, in seconds."""
+        self._target = target
+        self._group_id = group_id
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._pace = first_pace(target)
+        self._planned: BatchOffset | None = None
+        self._planned_at = 0.0
+        self._suspended = 0.0
+        self._unreachable = 0
+        self._warnings = LogEvery(UNREACHABLE_INTERVAL, clock)
+
+    @property
+    def reason(self) -> str:
+        """Why the next batch may read as much as it may."""
+        last = self._pace.last
+        if last is None:
+            return "no batch has been measured yet"
+        return f"the last batch took {last.seconds:.1f} s for {last.offsets:,} offsets"
+
+    def limit(self, positions: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
+        """``ends``, or earlier ones if a batch from ``positions`` would take longer than the target.
+
+        Each partition then reads the same part of its offsets, at least one.
+        """
+        counts = backlogs(positions, ends)
+        total = sum(counts.values())
+        if total == 0:
+            return dict(ends)
+        allowed = min(self._pace.offsets, total)
+        largest = max(counts.values())
+        if largest * allowed > self._pace.largest * total:
+            allowed = max(1, int(self._pace.largest * total / largest))
+        return admit(positions, ends, allowed)
+
+    def planned(self, batch: BatchOffset) -> None:
+        """The batch begins now."""
+        self._planned = batch
+        self._planned_at = self._clock()
+        self._suspended = suspended_seconds()
+
+    def requested_again(self) -> None:
+        """Spark requests the batch in flight again: when it really began is unknown."""
+        self._planned = None
+
+    def completed(self, *, may_have_waited: bool) -> None:
+        """The planned batch was completed.
+
+        Args:
+            may_have_waited: whether Spark may have completed it long ago, and then waited for the trigger.
+        """
+        batch = self._measured()
+        self._planned = None
+        if batch is None:
+            return
+        aim = aimed_seconds(self._target, self._pace.fixed)
+        if may_have_waited and batch.seconds > aim and self._is_time_of_trigger():
+            self._pace = pace_after_wait(self._pace, batch)
+            return
+        self._pace = next_pace(self._pace, self._target, batch)
+        self._warn_if_unreachable()
+
+    def _measured(self) -> MeasuredBatch | None:
+        """The batch with its duration until now; ``None`` if it teaches nothing."""
+        if self._planned is None:
+            return None
+        if suspended_seconds() - self._suspended > MAX_SUSPENSION:
+            return None
+        sizes = [read.size for read in self._planned.reads()]
+        if not sizes:
+            return None
+        seconds = max(self._clock() - self._planned_at, 0.001)
+        return MeasuredBatch(sum(sizes), max(sizes), seconds)
+
+    def _is_time_of_trigger(self) -> bool:
+        """Whether a trigger with an interval of whole seconds has just started a batch."""
+        return self._wall_clock() % 1.0 < TRIGGER_DELAY
+
+    def _warn_if_unreachable(self) -> None:
+        aim = aimed_seconds(self._target, self._pace.fixed)
+        if aim <= self._target:
+            self._unreachable = 0
+            return
+        self._unreachable += 1
+        if self._unreachable < UNREACHABLE_BATCHES or not self._warnings.try_acquire():
+            return
+        log.warning(
+            "group %s: targetBatchDuration is %.1f s, but a batch takes about %.1f s before it reads a record. Batches"
+            " take about %.1f s instead: raise targetBatchDuration, or lower what each batch costs in the sink.",
+            self._group_id,
+            self._target,
+            self._pace.fixed,
+            aim,
+        )

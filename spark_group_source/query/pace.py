@@ -1,0 +1,227 @@
+"""How many offsets a batch may read so that it takes about ``targetBatchDuration``. Pure: a function of what the
+completed batches have shown.
+
+The controller is the fixed-point iteration of Das, Zhong, Stoica and Shenker, "Adaptive Stream Processing using Dynamic
+Batch Sizing" (SoCC 2014), turned around: they look for the interval that a batch needs, here the duration is given and
+the size is looked for. A batch of ``n`` offsets that took ``t`` seconds, ``f`` of them fixed, is followed by one of
+``n * (target - f) / (t - f)`` offsets. Whatever ``f`` is, this only stands still where a batch takes the target: an
+error in ``f`` costs time to get there, and no accuracy. The rest is how far to trust one batch:
+
+- **Careful at first.** The first batch assumes a slow sink. Growth is at most tenfold, as only a batch of similar size
+  shows what records cost, and ends where the next batch would take 1.5 times the target if no cost were fixed.
+- **Quick to retreat, calm at rest.** A batch that took twice the target, or half of it, is followed in full, one near
+  the target only in part. A single slow batch, such as one with a repeated task, therefore makes one batch small.
+- **Fixed costs.** The line through two batches whose sizes differ by a factor of two shows what a batch costs without
+  records. DStreams' PIDRateEstimator (SPARK-8979) knows no such costs, and shrinks batches that cannot get shorter.
+  Here a third of a batch is for records, even if fixed costs alone exceed the target.
+- **A batch without records teaches nothing** (SPARK-9966), and no size is 0. A batch that read less than it might have,
+  because another limit was lower or no more was there, lowers the limit only if its records took long.
+
+Sizes are offsets, not bytes. The driver knows offsets exactly and sees no record, and most sinks cost time per row.
+Where records become larger, or offsets denser (compaction, aborted transactions), batches take longer, which is what
+the controller measures. ``maxBytesPerTrigger`` beside it bounds the first such batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+FIRST_OFFSETS_PER_SECOND = 100.0
+"""Offsets of the first batch for each second of the target: right for a sink that takes 10 ms for a record."""
+
+MAX_FIRST_OFFSETS = 1000
+"""Maximum number of offsets of the first batch."""
+
+MAX_GROWTH = 10.0
+"""The next batch is at most so many times larger."""
+
+MAX_OVERSHOOT = 1.5
+"""The next batch takes at most so many times the target if the last one had no fixed costs."""
+
+GAIN_AT_REST = 0.3
+"""The part of a correction, on a logarithmic scale, that a batch near the target gets."""
+
+GAIN_OF_GROWTH = 0.85
+"""The largest part of a correction upwards: costs that grow with the square of the size still settle."""
+
+MIN_SHRINKAGE = 0.05
+"""The next batch is at least this part of the last one, however long that took."""
+
+MIN_RATIO = 2.0
+"""How much two batches must differ in size to show fixed costs."""
+
+GAIN_OF_FIXED = 0.3
+"""The part of a newly found fixed cost that counts: one pair of batches may have been far from the line."""
+
+MAX_PART_FIXED = 0.75
+"""Fixed costs that exceed a whole batch by more than a third are those of other days."""
+
+RECORDS_SHARE = 1 / 3
+"""The least part of a batch that is for its records."""
+
+REFERENCE_BATCHES = 10
+"""For how many batches an earlier one is compared with those that follow."""
+
+PROBE_DIVISOR = 3
+"""While fixed costs exceed the target, some batches are this much smaller: otherwise nothing would show an error."""
+
+FULL_PART = 0.8
+"""A batch that read at least this part of a limit counts as limited: portions of partitions are rounded down."""
+
+PORTION_SLACK = 2.0
+"""How much the largest portion of one partition may exceed its former part of a batch. One task reads a portion, so
+fewer partitions than before may mean as many fewer tasks at once."""
+
+GROWTH_UNKNOWN, GROWTH_BEFORE_FIRST = 1.1, 2.0
+"""How the limit grows by batches whose duration is unknown, and before the first known one: additive increase, and slow
+start, as in RFC 5681."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredBatch:
+    """A batch with records that Spark has completed.
+
+    Attributes:
+        offsets: the number of offsets that it read.
+        largest: those of the partition that had most.
+        seconds: its duration, from its plan to its completion.
+    """
+
+    offsets: int
+    largest: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What the batches have shown so far, and what the next one may read.
+
+    Attributes:
+        offsets: maximum number of offsets of the next batch, at least 1.
+        largest: maximum number of offsets of one partition in it.
+        fixed: seconds that a batch takes without records, as far as known.
+        last: the last batch that was measured.
+        reference: an earlier one, which the next are compared with.
+        age: how many batches were measured after the reference.
+    """
+
+    offsets: int
+    largest: float = math.inf
+    fixed: float = 0.0
+    last: MeasuredBatch | None = None
+    reference: MeasuredBatch | None = None
+    age: int = 0
+
+
+def first_pace(target: float) -> Pace:
+    """The pace of a query that begins. ``target`` is the duration of a batch in seconds, here and below."""
+    offsets = min(int(target * FIRST_OFFSETS_PER_SECOND), MAX_FIRST_OFFSETS)
+    return Pace(max(1, offsets))
+
+
+def aimed_seconds(target: float, fixed: float) -> float:
+    """The duration that is aimed at: the target, or a longer one if fixed costs leave no time for records."""
+    return max(target, fixed / (1 - RECORDS_SHARE))
+
+
+def next_pace(pace: Pace, target: float, batch: MeasuredBatch) -> Pace:
+    """The pace after a batch. A batch without offsets teaches nothing."""
+    if batch.offsets <= 0:
+        return pace
+    known = replace(_with_fixed_costs(pace, target, batch), last=batch)
+    aim = aimed_seconds(target, known.fixed)
+    offsets = _corrected(batch, aim, known.fixed)
+    if not _is_limited(pace, batch):
+        return _after_small_batch(known, target, batch, offsets, aim)
+    if aim > target and known.age == REFERENCE_BATCHES - 1:
+        offsets = max(1, offsets // PROBE_DIVISOR)
+    return _limited_to(known, batch, offsets)
+
+
+def pace_after_wait(pace: Pace, batch: MeasuredBatch) -> Pace:
+    """The pace after a batch that was shorter than measured, since Spark may have waited for a trigger.
+
+    The batch shows no cost. The limit grows nevertheless, until a batch outlasts the interval and so can be measured.
+    """
+    if not _is_limited(pace, batch):
+        return pace
+    growth = GROWTH_UNKNOWN
+    if pace.last is None:
+        growth = GROWTH_BEFORE_FIRST
+    return replace(pace, offsets=max(pace.offsets + 1, round(pace.offsets * growth)), largest=pace.largest * growth)
+
+
+def _is_limited(pace: Pace, batch: MeasuredBatch) -> bool:
+    """Whether this limit, and no other and no lack of records, decided how much the batch read."""
+    return batch.offsets >= FULL_PART * pace.offsets or batch.largest >= FULL_PART * pace.largest
+
+
+def _limited_to(pace: Pace, batch: MeasuredBatch, offsets: int) -> Pace:
+    """The pace with a number of offsets that follows from those of a batch, and so do the portions of partitions."""
+    return replace(pace, offsets=offsets, largest=PORTION_SLACK * batch.largest * offsets / batch.offsets)
+
+
+def _after_small_batch(pace: Pace, target: float, batch: MeasuredBatch, offsets: int, aim: float) -> Pace:
+    """The pace after a batch that read less than it might have. ``offsets`` is the size that follows from it."""
+    is_long = batch.seconds - pace.fixed >= (aim - pace.fixed) / 2
+    if is_long:
+        # However long a few records took, the next batch need not be more careful than the first one.
+        least = min(pace.offsets, first_pace(target).offsets)
+        return _limited_to(pace, batch, max(offsets, least))
+    if offsets > pace.offsets:
+        return _limited_to(pace, batch, offsets)
+    return pace
+
+
+def _corrected(batch: MeasuredBatch, aim: float, fixed: float) -> int:
+    """The size of the next batch, from the duration of this one."""
+    gain = max(GAIN_AT_REST, min(1.0, abs(math.log2(batch.seconds / aim))))
+    is_fixed_alone = batch.seconds - fixed < batch.seconds / 1000
+    if is_fixed_alone or batch.seconds < aim:
+        return _grown(batch, aim, fixed, gain)
+    ratio = (aim - fixed) / (batch.seconds - fixed)
+    shrinkage = max(math.pow(ratio, gain), MIN_SHRINKAGE)
+    return max(1, round(batch.offsets * shrinkage))
+
+
+def _grown(batch: MeasuredBatch, aim: float, fixed: float, gain: float) -> int:
+    """The size after a batch that was too short, or had no measurable costs of records."""
+    ratio = (aim - fixed) / max(batch.seconds - fixed, batch.seconds / 1000)
+    growth = math.pow(ratio, min(gain, GAIN_OF_GROWTH))
+    growth = min(growth, MAX_GROWTH, MAX_OVERSHOOT * aim / batch.seconds)
+    return max(batch.offsets + 1, round(batch.offsets * growth))
+
+
+def _with_fixed_costs(pace: Pace, target: float, batch: MeasuredBatch) -> Pace:
+    """The pace with the fixed costs that are known now."""
+    if pace.reference is None:
+        # The first batch is small, so most of its time is fixed, unless the sink is slow: at most half of the target.
+        return replace(pace, fixed=min(batch.seconds, target / 2), reference=batch, age=0)
+    fixed, reference, age = pace.fixed, pace.reference, pace.age + 1
+    larger, smaller = max(batch.offsets, reference.offsets), min(batch.offsets, reference.offsets)
+    if larger >= MIN_RATIO * smaller:
+        fixed += GAIN_OF_FIXED * (fixed_costs(reference, batch) - fixed)
+        reference, age = batch, 0
+    elif age >= REFERENCE_BATCHES:
+        reference, age = batch, 0
+    if _is_smallest(pace, batch) and batch.seconds > aimed_seconds(target, fixed):
+        # No size is left to compare it with, and what one offset of each partition takes cannot be avoided either.
+        fixed += GAIN_OF_FIXED * (batch.seconds - fixed)
+    return replace(pace, fixed=min(fixed, batch.seconds / MAX_PART_FIXED), reference=reference, age=age)
+
+
+def _is_smallest(pace: Pace, batch: MeasuredBatch) -> bool:
+    """Whether the batch could not be much smaller: each partition gets one offset at least."""
+    return batch.offsets == 1 or batch.offsets >= MIN_RATIO * pace.offsets
+
+
+def fixed_costs(one: MeasuredBatch, other: MeasuredBatch) -> float:
+    """The seconds of a batch without records, by two batches of different sizes.
+
+    No cost is negative: where the larger batch was the shorter one, all is fixed.
+    """
+    per_offset = (other.seconds - one.seconds) / (other.offsets - one.offsets)
+    if per_offset <= 0:
+        return (one.seconds + other.seconds) / 2
+    return max(0.0, one.seconds - per_offset * one.offsets)
