@@ -10,6 +10,7 @@ import pytest
 
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.offsets import (
+    BatchLimit,
     BatchOffset,
     OffsetRange,
     PinnedStart,
@@ -17,6 +18,7 @@ from spark_group_source.offsets import (
     latest_offset_json,
     new_checkpoint_id,
     parse_latest_offset,
+    parse_limit,
 )
 
 
@@ -118,6 +120,16 @@ def test_the_report_has_end_offsets_by_topic_and_the_counters_beside_them() -> N
     report = latest_offset_json(END_OFFSETS, {"lost": 3})
     assert report == {"a": {"0": 0}, "orders": {"2": 5, "10": 7}, "#counters": {"lost": 3}}
     assert list(report) == ["a", "orders", "#counters"]
+
+
+def test_the_report_says_what_limited_the_batch_beside_the_counters() -> None:
+    limit = BatchLimit("targetBatchDuration", 475_000, "the last batch took 9.8 s for 470,000 offsets")
+    report = json.loads(json.dumps(latest_offset_json({TopicPartition("t", 0): 5}, {"lost": 3}, limit)))
+    assert report["#limit"] == {"option": limit.option, "offsets": 475_000, "reason": limit.reason}
+    assert parse_latest_offset(report) == ({TopicPartition("t", 0): 5}, {"lost": 3})
+    assert parse_limit(report) == limit
+    for other in ({}, {"#limit": 5}, {"#limit": {"option": "maxOffsetsPerTrigger"}}):
+        assert parse_limit(other) is None, "another release reports another form"
 
 
 def test_a_report_is_parsed_to_the_same_end_offsets_and_counters() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from spark_group_source.lag.backlog import Backlog
 from spark_group_source.lag.client import GroupLagClient, ThrottledLagClient
 from spark_group_source.lag.listener import LagListener
 from spark_group_source.lag.model import Rates, Sample
+from spark_group_source.offsets import BatchLimit
 from tests.unit.hand_clock import Hand
 from tests.unit.lag import events
 from tests.unit.lag.events import OTHER_RUN, RUN, Reports, batch, ends, idle, offset, sample, source, started
@@ -114,6 +116,17 @@ def test_reports_have_the_counters_of_the_membership_also_without_partitions(lis
     counters = Counters(rebalances=2, revoked=3)
     assert [report.counters for report in listener.reports] == [None, counters, counters, Counters(lost=1)]
     assert listener.reports.lags() == [{"t-0": 0}] * 3 + [{}]
+
+
+def test_reports_say_what_limited_the_last_batch(listener: Listener) -> None:
+    expected = BatchLimit("targetBatchDuration", 10, "the last batch took 9.8 s for 8 offsets")
+    limit = asdict(expected)
+    listener.onQueryProgress(batch(offset(t_0=(0, 10)), ends(t_0=10) | {"#limit": limit}))
+    listener.onQueryProgress(batch(offset(t_0=(10, 20)), ends(t_0=20), second=1))
+    assert [report.limit for report in listener.reports] == [expected, None]
+    text = str(listener.reports[0])
+    assert text.endswith(", 10 offsets a batch by targetBatchDuration: the last batch took 9.8 s for 8 offsets")
+    assert "offsets a batch" not in str(listener.reports[1])
 
 
 def test_a_failing_sink_is_logged_and_others_get_the_report(caplog: pytest.LogCaptureFixture) -> None:

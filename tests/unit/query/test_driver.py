@@ -284,3 +284,13 @@ def test_the_reason_to_log_a_batch_is_in_the_debug_log(start: Start, caplog: pyt
     driver = start()
     driver.plan_batch(BatchOffset(), None)
     assert caplog.messages == ["group g: logging a batch, because the checkpoint is new"]
+
+
+def test_a_target_that_a_revocation_does_not_wait_for_is_warned_of_at_the_start(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    start(targetBatchDuration="240s")
+    assert "targetBatchDuration" not in caplog.text
+    start(targetBatchDuration="1h", **{"kafka.group.id": "other"})
+    assert f"targetBatchDuration is 3600 s, {SLOW} 240 s" in caplog.text
+    assert "Set targetBatchDuration to 120s, or raise kafka.max.poll.interval.ms (now 300000) above" in caplog.text

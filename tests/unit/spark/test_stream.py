@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, GroupError, OptionError, TopicError
 from spark_group_source.group.counters import Counters
-from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
+from spark_group_source.offsets import BatchLimit, BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver
 from spark_group_source.spark import stream
@@ -121,6 +122,44 @@ def test_the_reader_reports_end_offsets_and_counters_once_its_driver_exists(read
     assert reported is not None
     assert reported["t"] == {"0": 5}
     assert [reported["#counters"][each] for each in ("joins", "rebalances", "lost")] == [2, 1, 0]
+
+
+TARGET = OPTIONS | {"targetBatchDuration": "30s"}
+
+
+@pytest.mark.skipif(vars(stream)["ReadLimit"] is None, reason="PySpark 4.1 has no read limits")
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        (OPTIONS, ((None, None), (None, None))),
+        (OPTIONS | {"maxOffsetsPerTrigger": "5"}, ((5, None), (None, None))),
+        (TARGET, ((None, None), "all")),
+        (TARGET | {"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "1k"}, ((5, 1024), "all")),
+        (TARGET | {"maxBytesPerTrigger": "1k"}, ((None, 1024), "all")),
+    ],
+)
+def test_the_trigger_once_has_no_limits_and_other_triggers_those_of_the_options(
+    reader: GroupStreamReader, options: dict[str, str], limits: tuple[object, object]
+) -> None:
+    reader = GroupStreamReader(parse_options(options), source_schema(False), Application("app"))
+    start = reader.initialOffset()
+    driver = Mock()
+    reader._driver, reader._life = driver, stream.Life.JOINED
+    driver.plan_batch.side_effect = driver.plan_all_available.side_effect = lambda begin, *given: begin
+    for limit in (reader.getDefaultReadLimit(), vars(stream)["ReadAllAvailable"]()):
+        reader.latestOffset(start, limit)
+    calls = [call.args[1:] if call[0] == "plan_batch" else "all" for call in driver.mock_calls]
+    assert tuple(calls) == limits
+
+
+def test_the_progress_says_what_limits_batches_if_an_option_does(reader: GroupStreamReader) -> None:
+    reader.initialOffset()
+    assert "#limit" not in (reader.reportLatestOffset() or {})
+    reader = GroupStreamReader(parse_options(TARGET), source_schema(False), Application("app"))
+    reader.initialOffset()
+    limit = BatchLimit("targetBatchDuration", 1000, "no batch has been measured yet")
+    cast(Any, reader._driver).batch_limit = lambda: limit
+    assert (reader.reportLatestOffset() or {})["#limit"]["offsets"] == 1000
 
 
 def test_a_reported_batch_is_completed_and_other_batches_are_not(reader: GroupStreamReader) -> None:
