@@ -1,4 +1,4 @@
-"""Requests that any broker can answer: whom to ask, for how long, and which error counts if no broker answers."""
+"""Requests that any broker can answer: which broker to ask, for how long, and which error to raise if none answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spark_group_source.wire.waiting import Result
 from spark_group_source.wire.wire_options import WireOptions
 
 MIN_BROKER_TIMEOUT = 1.0
-"""Minimum seconds that each broker gets for a request that any broker can answer, if that leaves others as much."""
+"""Minimum seconds for each broker to answer, as long as enough time is left for the others."""
 
 _UNREACHABLE = "Check 'kafka.bootstrap.servers', and that this machine can reach the addresses that brokers advertise."
 
@@ -53,16 +53,17 @@ class AnyBroker:
         """Returns the first result of any broker. Tries all candidates in turn, with backoff, until the deadline.
 
         Each broker gets an equal part of the time left, so that a silent broker leaves time for the others. A response
-        that ``ask`` rejects counts as a failure. What one broker says about the sign-in, TLS or the protocol is about
-        that broker: it is final once all brokers say so, or no other has answered at the deadline.
+        that ``ask`` rejects counts as a failure. An error of the sign-in, of TLS or of the protocol may concern a
+        single broker: it is final once all brokers return such an error, or if no other broker has answered by the
+        deadline.
 
         Args:
             name: names the request in the error.
 
         Raises:
             BrokerUnavailable: no broker answered before the deadline.
-            AuthenticationFailed: at least one broker rejected this client, and no other one answered.
-            ProtocolError: all candidates are no brokers of a supported version.
+            AuthenticationFailed: at least one broker rejected this client, and no other broker answered.
+            ProtocolError: no candidate is a Kafka broker of a supported version.
         """
         backoff = Backoff(self._options.retry_backoff, self._options.retry_backoff_max)
         reported: list[GroupSourceError] = []
@@ -88,7 +89,8 @@ class AnyBroker:
             waiting.sleep(seconds, deadline)
 
     def _turns(self, deadline: Deadline) -> Iterator[tuple[Candidate, Deadline]]:
-        """One pass: each candidate with the deadline of its turn. After the first, expired turns end the pass."""
+        """One pass over the candidates, each with the deadline of its turn. The pass ends at an expired turn, unless
+        that is the first."""
         candidates = self._candidates()
         for tried, candidate in enumerate(candidates):
             turn = _turn(deadline, len(candidates) - tried, self._least(candidate))
@@ -97,15 +99,16 @@ class AnyBroker:
             yield candidate, turn
 
     def _least(self, candidate: Candidate) -> float:
-        """The minimum seconds of a turn. If a bootstrap server needs more for TLS, the sign-in and its answer, it gets
-        more the next time."""
+        """The minimum seconds of a turn. A bootstrap server that needs more for TLS, the sign-in and its answer gets
+        more in the next pass."""
         if candidate.address in self._options.bootstrap_servers:
             return SERVERS.patience(candidate.address)
         return MIN_BROKER_TIMEOUT
 
 
 def _turn(deadline: Deadline, left: int, least: float) -> Deadline:
-    """The time of the next of ``left`` candidates: an equal part, or the ``least``, but only half if others wait."""
+    """The deadline of the next of ``left`` candidates: an equal part of the time, or ``least`` seconds if that is more.
+    While other candidates wait, it is at most half of the time."""
     if left == 1:
         return deadline
     remaining = deadline.remaining()
@@ -120,12 +123,12 @@ def _first_rejection(errors: Iterable[GroupSourceError]) -> AuthenticationFailed
 
 
 def _may_heal(errors: Iterable[GroupSourceError]) -> bool:
-    """Whether a later pass may bring another result: not all brokers object to this client or its protocol."""
+    """Whether a later pass may succeed: at least one broker objects neither to this client nor to its protocol."""
     return not all(isinstance(error, (ProtocolError, AuthenticationFailed)) for error in errors)
 
 
 def _no_answer(request: str, errors: Sequence[GroupSourceError]) -> BrokerUnavailable:
-    """The error if no broker answered: another cluster that did is more likely the cause than silence."""
+    """The error if no broker answered. If a broker of another cluster did, that is the more likely cause."""
     happened = f"No Kafka broker answered {request}: {' '.join(each.happened for each in errors)}"
     for error in errors:
         if isinstance(error, OtherCluster):

@@ -1,4 +1,4 @@
-"""The cluster as one thread sees it: its metadata, its connections, and requests that any broker answers."""
+"""The cluster as one thread sees it: its metadata, its connections, and requests that any broker can answer."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ GROUP = 0
 _RETRIABLE_COORDINATOR_ERRORS = {-1, 7, 14, 15, 16}
 
 KEEP_TOPICS = 600.0
-"""How many seconds the metadata of a topic is kept after the last request for the topic."""
+"""How long the metadata of a topic is kept after the last request for the topic, in seconds."""
 
 
 class Cluster:
     """Brokers, topics and connections of one thread.
 
     Args:
-        auth_retry_timeout: seconds for which a rejected authentication is retried in a process that never authenticated
-            with these options. After a success it is retried for longer: see :class:`AuthFailures`.
-        identity: which cluster the brokers must belong to; those of one query share it.
+        auth_retry_timeout: how many seconds to retry a rejected authentication in a process that has never
+            authenticated with these options. After a success, retries last longer: see :class:`AuthFailures`.
+        identity: which cluster the brokers must belong to. All clusters of one query share it.
     """
 
     def __init__(
@@ -118,7 +118,8 @@ class Cluster:
         return response
 
     def may_read(self, topics: Collection[str], deadline: Deadline) -> dict[str, bool]:
-        """Whether this client may read each of these topics; brokers before Kafka 2.3 say it of no topic, or deny it.
+        """Whether this client may read each of these topics. Leaves out topics whose broker reports no permissions, as
+        brokers before Kafka 2.3 do.
 
         Raises:
             BrokerUnavailable: no broker responded before the deadline.
@@ -144,8 +145,8 @@ class Cluster:
     def topics(self, names: Collection[str], deadline: Deadline, *, fresh: bool = False) -> dict[str, Topic]:
         """Returns the last metadata of these topics; requests it if a topic is missing or ``fresh`` is set.
 
-        An error is not kept as an answer: a permission is granted and a topic created by others, of which this client
-        is not told.
+        A topic with an error is requested again: others may have granted the permission or created the topic, and
+        nothing notifies this client.
 
         Raises:
             BrokerUnavailable: no broker responded before the deadline.
@@ -156,7 +157,7 @@ class Cluster:
         return self._kept(names)
 
     def _are_known(self, names: Iterable[str]) -> bool:
-        """Whether the last metadata of each of these topics is kept, and without an error."""
+        """Whether metadata without an error is kept for each of these topics."""
         for name in names:
             topic = self._topics.get(name)
             if topic is None or topic.error:
@@ -211,7 +212,8 @@ class Cluster:
             waiting.sleep(seconds, deadline)
 
     def add_broker(self, broker: Broker) -> None:
-        """Makes a broker known that another client of the query has found. A broker that is known keeps its address."""
+        """Adds a broker that another client of the query has found. A broker that is known already keeps its
+        address."""
         self._brokers.setdefault(broker.id, broker)
 
     def connection(self, broker_id: int, deadline: Deadline, purpose: str = LOOKUPS) -> Connection:
@@ -224,7 +226,7 @@ class Cluster:
         return self._connections.to_broker(broker_id, self._brokers.get(broker_id), purpose, deadline)
 
     def failures(self, broker_id: int) -> int:
-        """Returns how many connections to this broker have failed in a row, of all connections of this process."""
+        """Returns how many connections of this process to this broker have failed in a row."""
         broker = self._brokers.get(broker_id)
         if broker is None:
             return 0
@@ -259,7 +261,7 @@ class Cluster:
         return versions.supports(connection.supported, api_key, version)
 
     def lacks(self) -> list[str]:
-        """What one of the connected brokers lacks, for the log."""
+        """The features that one of the connected brokers lacks, for the log."""
         return self._connections.lacks()
 
     def release_buffers(self) -> None:
@@ -271,7 +273,7 @@ class Cluster:
         self._connections.close()
 
     def forget(self) -> None:
-        """Closes all connections and drops all metadata, which was that of another cluster."""
+        """Closes all connections and drops all metadata, because both belong to another cluster."""
         self.close()
         self._brokers.clear()
         self._topics.clear()
@@ -279,10 +281,10 @@ class Cluster:
     def _candidates(self) -> list[Candidate]:
         """Returns the servers to ask, in the order of the tries.
 
-        Connected brokers come first, then known brokers, then bootstrap servers; of each kind, those that failed least.
-        But the second is a bootstrap server, whether it is a known broker or not: if the others have moved and their
-        former addresses are silent, no number of them keeps the lookup from servers that know the new ones (the aim of
-        KIP-899).
+        Connected brokers come first, then known brokers, then bootstrap servers. Within each kind, those with the
+        fewest failures come first. The second candidate is always a bootstrap server, even if it is a known broker: if
+        all known brokers have moved and their former addresses are silent, the lookup still reaches a server that knows
+        the new addresses (the aim of KIP-899).
         """
         known = [self._known(broker_id) for broker_id in sorted(self._brokers, key=self._preference)]
         candidates = known + self._unknown_servers({candidate.address for candidate in known})
@@ -295,7 +297,7 @@ class Cluster:
         return candidates
 
     def _unknown_servers(self, known: Collection[Address]) -> list[Candidate]:
-        """The bootstrap servers that are no known brokers, those that failed least first."""
+        """The bootstrap servers that are no known brokers, those with the fewest failures first."""
         servers = []
         for host, port in self.options.bootstrap_servers:
             if (host, port) not in known:
@@ -304,7 +306,7 @@ class Cluster:
         return servers
 
     def _next_bootstrap(self, candidates: Iterable[Candidate]) -> Candidate | None:
-        """The bootstrap server that failed least, of several the first one; ``None`` if there is none."""
+        """The first bootstrap server with the fewest failures; ``None`` without bootstrap servers."""
         bootstrap = [each for each in candidates if each.address in self.options.bootstrap_servers]
         return min(bootstrap, key=Candidate.failures, default=None)
 

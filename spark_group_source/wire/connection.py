@@ -53,9 +53,9 @@ class Connection:
     """A connection to one broker. Use :meth:`open`.
 
     ``used_at`` is when the last request was sent, ``responded_at`` when the last response came, in monotonic seconds.
-    ``supported`` are the API versions that the broker supports. ``advertised_by`` is the id of the only broker that
-    advertises the address of the connection, as the broker at the other end has it; ``None`` before
-    :meth:`request_cluster_id`, and if there is no such broker.
+    ``supported`` are the API versions that the broker supports. ``advertised_by`` is the id of the broker that
+    advertises the address of the connection, according to the broker at the other end. It is ``None`` before
+    :meth:`request_cluster_id`, and if no broker or more than one advertises the address.
 
     A connection belongs to one thread and one process: only their order matches requests and responses. Neither
     another thread nor a forked child may use it.
@@ -84,7 +84,8 @@ class Connection:
     def open(
         cls, host: str, port: int, options: WireOptions, deadline: Deadline, broker_id: int | None = None
     ) -> Connection:
-        """Connects with the TLS and SASL of the options, and checks that source and broker know common versions.
+        """Connects with the TLS and SASL of the options, and checks that the broker knows the versions that the source
+        needs.
 
         Raises:
             AuthenticationFailed: one side rejected the other's certificate or credentials.
@@ -155,13 +156,14 @@ class Connection:
     def send(self, request: Any, deadline: Deadline) -> None:
         """Sends a request, a kafka-python message. Responses come in the order of the requests.
 
-        A request without a version gets the highest that both sides know, up to its ``max_version``. It is sent once.
+        A request without a version gets the highest version that both sides know, up to its ``max_version``. Nothing is
+        sent twice.
 
         Raises:
             ProtocolError: the broker knows no such version.
             BrokerUnavailable: the connection broke, or the broker had closed it.
-            DeadlineExceeded: the broker did not accept the request in time; or it throttles this client beyond the
-                deadline, and nothing was sent and the connection stays usable.
+            DeadlineExceeded: the broker did not accept the request in time. If the broker throttles this client beyond
+                the deadline, nothing was sent and the connection stays usable.
             Interrupted: the deadline's wakeup was set while the broker throttled this client. Nothing was sent.
         """
         if not self.closed:
@@ -183,7 +185,7 @@ class Connection:
             request.API_VERSION = versions.choose(self.supported, request.API_KEY, str(self), request._max_version)
 
     def wait_for_response(self, deadline: Deadline) -> bool:
-        """Waits until a part of the next response has come, or the connection has ended; False at the deadline.
+        """Waits until a part of the next response has come, or the connection has ended; returns False at the deadline.
 
         Raises:
             BrokerUnavailable: the connection was closed.
@@ -227,7 +229,7 @@ class Connection:
             return response
 
     def reuse_buffer(self, response: Response) -> None:
-        """Receives a later response into the buffer of ``response``, which nothing may use any more."""
+        """Keeps the buffer of ``response`` for a later response. Nothing may use ``response`` afterwards."""
         self._frame_reader.reuse(response.buffer)
 
     def release_buffers(self) -> None:
@@ -249,13 +251,14 @@ class Connection:
     def close(self) -> None:
         """Closes the socket. May be repeated.
 
-        An unanswered request is not sent any further: the system would try for minutes, and the request would arrive
-        after later ones on the next connection.
+        If a request is unanswered, the system drops the bytes that it has not sent yet. Otherwise it would try for
+        minutes, and the request could arrive after later requests on the next connection.
         """
         self._close(abort=bool(self._in_flight))
 
     def reject(self) -> None:
-        """Closes the connection to a server of no use: later ones try the host's other addresses first."""
+        """Closes the connection to a server that this client cannot use. Later connections try the host's other
+        addresses first."""
         remote = None if self._socket is None else sockets.remote_address(self._socket)
         if remote is not None:
             ADDRESSES.record_failure(remote)
@@ -321,7 +324,8 @@ class Connection:
 
 @contextlib.contextmanager
 def _address_recorded(sock: socket) -> Iterator[None]:
-    """Records whether the server at the other end is of use, for the order in which a host's addresses are tried.
+    """Records whether this client can use the server at the other end. Later connections try a host's usable addresses
+    first.
 
     Of several addresses, one may have an expired certificate, reject the sign-in or be no broker at all.
     """

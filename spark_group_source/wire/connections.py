@@ -23,7 +23,7 @@ from spark_group_source.wire.rejections import AuthFailures
 from spark_group_source.wire.wire_options import WireOptions
 
 LOOKUPS = ""
-"""The purpose of the connection for a thread's lookups, also of committed offsets, and for its commits."""
+"""The purpose of the connection for a thread's commits and all its lookups, including those of committed offsets."""
 
 
 class Connections:
@@ -47,7 +47,7 @@ class Connections:
         return self._rejections.reached
 
     def get(self, broker_id: int, purpose: str) -> Connection | None:
-        """Returns the connection to a broker, if it was not closed here. The broker may have closed it."""
+        """Returns the connection to a broker unless this client has closed it. The broker may have closed it."""
         connection = self._by_purpose.get((broker_id, purpose))
         if connection is None or connection.closed:
             return None
@@ -94,11 +94,12 @@ class Connections:
         return self._bootstrap
 
     def adopt_bootstrap(self, brokers: Iterable[Broker]) -> None:
-        """Makes the connection to a bootstrap server that of the broker behind it, which then needs no second one.
+        """Uses the connection to a bootstrap server for the broker behind it, so that the broker needs no second
+        connection.
 
         Only the broker that alone advertises the server's address may be behind it: no broker advertises the address of
-        a load balancer, and an address that several brokers advertise may lead to any of them. The broker at the other
-        end has to agree, which answered when the connection was opened: ``brokers`` may come from another broker.
+        a load balancer, and an address that several brokers advertise may lead to any of them. ``brokers`` may come
+        from another broker, so the broker at the other end must agree: it was asked when the connection was opened.
 
         Args:
             brokers: the brokers that this cluster knows now.
@@ -116,7 +117,7 @@ class Connections:
         self._bootstrap = None
 
     def check_cluster(self, connection: Connection, reported: str | None) -> None:
-        """Checks the cluster id that the broker at the other end of a connection has reported, ``None`` for none.
+        """Checks the cluster id that the broker at the other end of a connection has reported, or ``None`` without one.
 
         Raises:
             OtherCluster: the broker belongs to another cluster; the connection is closed.
@@ -128,7 +129,7 @@ class Connections:
             raise
 
     def close_retired(self, known: Collection[int]) -> None:
-        """Closes the connections that brokers outside ``known`` have ended, because no request to them follows."""
+        """Closes the connections that brokers outside ``known`` have ended: no later request would notice the end."""
         for (broker_id, purpose), connection in list(self._by_purpose.items()):
             if broker_id in known or connection.in_flight or connection.is_reusable():
                 continue
@@ -136,7 +137,7 @@ class Connections:
             del self._by_purpose[broker_id, purpose]
 
     def lacks(self) -> list[str]:
-        """What one of the connected brokers lacks, for the log."""
+        """The features that one of the connected brokers lacks, for the log."""
         lacking: dict[str, None] = {}
         for kept in self._all():
             lacking |= dict.fromkeys(versions.lacks(kept.supported))
@@ -157,7 +158,7 @@ class Connections:
             self._bootstrap = None
 
     def _open(self, host: str, port: int, deadline: Deadline, broker_id: int | None = None) -> Connection:
-        """Opens a connection, unless the backoff of this address has not passed yet."""
+        """Opens a connection, or fails while the backoff of this address lasts."""
         address = host, port
         self._reconnect_backoff.check(address)
         try:
@@ -196,7 +197,7 @@ class Connections:
             raise
 
     def _rejected(self, address: Address, error: AuthenticationFailed) -> GroupSourceError:
-        """The error of a rejection by this broker: retriable, unless these settings are wrong."""
+        """The error for a rejection by this broker. It is retriable unless these settings are wrong."""
         try:
             retriable = self._rejections.as_retriable(error, self._last_response_at())
         except AuthenticationFailed as final:
@@ -234,7 +235,8 @@ _ADVERTISED = "The brokers advertise this address (advertised.listeners): this m
 
 
 def _with_hint(error: RetriableError) -> RetriableError:
-    """The failure of a connection to an address that no option names. Users look for it in their own settings."""
+    """The failure of a connection to an address that no option names, with a hint: users look for it in their own
+    settings."""
     if isinstance(error, OtherCluster):
         return error
     action = _ADVERTISED

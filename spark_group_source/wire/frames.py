@@ -1,6 +1,6 @@
-"""Frames: responses as the bytes that their length announces.
+"""Frames: a length, and as many bytes of a response.
 
-The length decides how much memory a response takes, so an impossible one is an error before any memory is allocated.
+The length decides how much memory a response takes, so an impossible length is an error before any memory is allocated.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from spark_group_source.wire.low_water import LowWaterMark
 from spark_group_source.wire.waiting import wait_ready
 
 MAX_FRAME = 2**30
-"""Maximum size of a response in bytes: larger than any sensible fetch, smaller than a broken length may claim."""
+"""Maximum size of a response in bytes. Any sensible fetch is smaller; a corrupt length is probably larger."""
 
 MAX_FRAME_BEFORE_SIGN_IN = 2**20
-"""Maximum size of a response before the connection is authenticated. Such responses are small, and memory must not be
-allocated for whoever answers at an address. A TLS alert of a listener would claim about 350 MB."""
+"""Maximum size of a response in bytes before the connection is authenticated. Such responses are small, and an unknown
+server must not make this client allocate memory. The TLS alert of a listener reads as a length of about 350 MB."""
 
 MAX_TURN = 2**20
-"""Maximum bytes to decrypt before the deadline is checked again. To check it for each TLS record of 16 kB takes a tenth
-of the CPU time."""
+"""Maximum bytes to decrypt before the deadline is checked again. A check for each TLS record of 16 kB would take a
+tenth of the CPU time."""
 
 _TOO_LARGE = (
     "Since a fetch asks for less, the response holds a single record batch of that size. Lower 'max.message.bytes' of"
@@ -85,7 +85,7 @@ class FrameReader:
         self._received = 0
 
     def _receive_some(self, sock: socket, target: memoryview, deadline: Deadline) -> int:
-        """Returns how many bytes of ``target`` were received; 0 if those that came do not reach the low-water mark."""
+        """Returns how many bytes of ``target`` were received; 0 if too few arrived to reach the low-water mark."""
         if sockets.uses_tls(sock):
             return _receive_decrypted(sock, target[:MAX_TURN], deadline)
         self._low_water.raise_for(sock, len(target))
@@ -98,9 +98,9 @@ class FrameReader:
             return 0
 
     def reuse(self, buffer: bytearray) -> None:
-        """Receives a later response into ``buffer``, which nothing may use any more.
+        """Keeps ``buffer`` for a later response. Nothing may use its bytes afterwards.
 
-        The system would clear and page in fresh memory for each fetch of some MB.
+        Without a kept buffer, the system would clear and page in fresh memory for each fetch of some MB.
         """
         if len(buffer) > len(self._spare_buffer):
             self._spare_buffer = buffer
@@ -145,7 +145,7 @@ def _receive_decrypted(sock: socket, target: memoryview, deadline: Deadline) -> 
 
 
 def _receive_interruptibly(sock: socket, target: memoryview, deadline: Deadline) -> int:
-    """Leaves the socket without a timeout: bytes that came may be a part of a TLS record, and the rest may not come."""
+    """Reads without blocking: the bytes that came may be only a part of a TLS record, and the rest may never come."""
     while True:
         if not sockets.has_decrypted_bytes(sock) and not wait_ready(sock.fileno(), deadline):
             raise TimeoutError

@@ -3,7 +3,7 @@
 An address is not a broker. If a pod's IP is reused, a blue and a green deployment change places or a DNS record is
 stale, the server at an address belongs to another cluster, which may have a topic of the same name. A query keeps to
 the cluster of its checkpoint, or to the first cluster whose id a broker reported. A broker of any other cluster counts
-as unavailable, and nothing that it answers is used. (KIP-1242 lets brokers check the same; kafka-python lacks it.)
+as unavailable, and none of its answers is used. (KIP-1242 lets brokers check the same; kafka-python lacks it.)
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class ClusterIdentity:
 
     @property
     def id(self) -> str:
-        """The cluster's id; empty as long as no broker has reported one."""
+        """The cluster's id; empty until a broker reports one."""
         return self._id
 
     def expect(self, cluster_id: str) -> bool:
-        """Makes this the cluster, whatever brokers have reported before; empty has no effect.
+        """Makes this the right cluster, whatever brokers have reported before. An empty id has no effect.
 
         Returns:
-            Whether another cluster was taken for the right one until now.
+            Whether the query has taken another cluster for the right one until now.
         """
         if not cluster_id:
             return False
@@ -65,13 +65,13 @@ class ClusterIdentity:
     def check(self, reported: str | None, broker: str) -> None:
         """Checks the cluster id that a broker reports, and keeps the first one.
 
-        A broker that reports none may belong to any cluster: some proxies and other makers' brokers have no id.
+        A broker without an id may belong to any cluster: some proxies, and some servers other than Kafka, report none.
 
         Args:
             broker: names the broker in the error and the log.
 
         Raises:
-            OtherCluster: the id is another one.
+            OtherCluster: it is the id of another cluster.
         """
         if not reported:
             return
@@ -104,7 +104,7 @@ class ClusterIdentity:
 
 
 def _may_be_same(cluster_id: str, other: str) -> bool:
-    """Whether two ids may be those of one cluster; an empty one is unknown.
+    """Whether two ids may belong to one cluster. An empty id is unknown and may belong to any.
 
     Case does not count: an id may be a host name (as of Azure Event Hubs), which a client may write in any case.
     """

@@ -72,7 +72,7 @@ def epoch_end_offsets(
 def current_epoch_end_offsets(
     cluster: Cluster, epochs: Mapping[TopicPartition, int], deadline: Deadline
 ) -> dict[TopicPartition, EpochEndOffset]:
-    """As :func:`epoch_end_offsets`, from the leaders of now, which new metadata names.
+    """As :func:`epoch_end_offsets`, from the current leaders: requests the metadata first.
 
     Raises:
         BrokerUnavailable: no broker responded before the deadline.

@@ -62,7 +62,7 @@ def send_to_leaders(
     the others and the responses, so that an unreachable or throttled leader does not prevent the responses of others.
 
     Args:
-        values: a value for each partition; ``build_request`` makes the request to one leader from its part.
+        values: a value for each partition. ``build_request`` gets the values of one leader's partitions.
         purpose: see :meth:`Cluster.connection`.
 
     Raises:
@@ -102,12 +102,12 @@ def _receive_each(
 
 
 def partition_error(tp: TopicPartition, error_code: int) -> GroupSourceError:
-    """The error of one partition for a later retry; raises it if a retry cannot help."""
+    """Returns the error of one partition if a retry may help, and raises it if not."""
     happened = f"The offset lookup of {tp} failed: {describe_error_code(error_code)}."
     if error_code == UNKNOWN_TOPIC_OR_PARTITION:
         return TopicError(happened, _CHECK_TOPIC, error_code=error_code)
     if error_code in HEALED_BY_NEW_METADATA:
-        # Retriable after the deadline too: a query survives an election, however long it takes.
+        # Retriable even after the deadline: a query survives an election, however long it takes.
         return BrokerUnavailable(happened)
     action = "Check the log of the broker."
     if error_code == TOPIC_AUTHORIZATION_FAILED:

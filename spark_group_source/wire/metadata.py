@@ -27,11 +27,11 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. ``id`` is empty if the broker has none. ``partitions`` maps each partition number to its leader's id,
-    or to ``None`` if it has no leader now.
+    """One topic. ``id`` is empty if the broker reports none. ``partitions`` maps each partition number to its leader's
+    id, or to ``None`` while it has no leader.
 
     ``error`` is Kafka's error code, or 0. ``replicas`` maps each partition number to the ids of its brokers, and
-    ``epochs`` to its leader epoch, as far as that is known.
+    ``epochs`` to its leader epoch, if the broker reports it reliably.
     """
 
     name: str
@@ -85,7 +85,7 @@ def build_request(topics: Collection[str] | None, *, with_permissions: bool = Fa
 
 
 def brokers_of(response: Any) -> dict[int, Broker]:
-    """The brokers by their ids, as kafka-python's response names them."""
+    """The brokers by id, from kafka-python's response."""
     return {each.node_id: Broker(each.node_id, each.host, each.port, each.rack) for each in response.brokers}
 
 

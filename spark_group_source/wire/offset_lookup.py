@@ -1,4 +1,4 @@
-"""ListOffsets: the earliest offset of partitions, the latest, or that of a time."""
+"""ListOffsets: the earliest or latest offset of partitions, or the first offset at or after a time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from spark_group_source.wire.metadata import Topic
 from spark_group_source.wire.stale_metadata import EveryBroker, unknown_to_all
 
 MIN_ATTEMPTS = 4
-"""Attempts before a partition counts as missing: brokers learn of new partitions one after the other."""
+"""Minimum number of attempts before a partition counts as missing: brokers learn of new partitions one after the
+other."""
 
 
 @dataclass(slots=True)
 class ListedOffsets:
-    """The outcome of a lookup: each partition has an offset, is missing, or has no answer and is in none of these.
+    """The outcome of a lookup. A partition without an answer is neither in ``offsets`` nor in ``missing``.
 
-    ``offsets`` holds -1 if no record is at or after the requested time. ``epochs`` has the leader epochs of the
-    responses with an offset: for the latest offset, the epoch of the leader that answered. ``missing`` are the
-    partitions that no broker knows.
+    ``offsets`` holds -1 for a partition without a record at or after the requested time. ``epochs`` holds the leader
+    epoch that the response has with an offset; with the latest offset, it is the epoch of the leader that answered.
+    ``missing`` are the partitions that no broker knows.
     """
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -36,7 +37,7 @@ class ListedOffsets:
     missing: set[TopicPartition] = field(default_factory=set)
 
     def left_of(self, timestamps: Offsets) -> dict[TopicPartition, int]:
-        """The part of a lookup that has no outcome yet."""
+        """The partitions of ``timestamps`` that have no outcome yet."""
         return {tp: at for tp, at in timestamps.items() if tp not in self.offsets and tp not in self.missing}
 
 
@@ -48,13 +49,13 @@ def list_offsets(
     Partitions whose leader moved are retried.
 
     Args:
-        partial: accepts a lookup without some of the partitions. A partition that no broker knows is missing after
-            :data:`MIN_ATTEMPTS`, two of them in a row without it. Partitions whose leader does not answer are left out
-            then. If nothing is known of any partition, the call fails early, and the caller retries.
+        partial: returns even if some partitions have no offset. A partition is missing after :data:`MIN_ATTEMPTS`
+            attempts, if no broker knew it in two attempts in a row. After as many attempts, partitions whose leader
+            does not answer are left out. If no partition has an outcome, the call fails early, and the caller retries.
 
     Raises:
-        TopicError: the principal may not describe a topic. Or a topic is unknown at the deadline, unless ``partial``.
-        BrokerUnavailable, DeadlineExceeded: not all leaders answered in time. If ``partial``, none did.
+        TopicError: the principal may not describe a topic; or, unless ``partial``, a topic is unknown at the deadline.
+        BrokerUnavailable, DeadlineExceeded: a leader did not answer in time; with ``partial``, no leader did.
     """
     return _Lookup(cluster, timestamps, read_committed, deadline, partial).run()
 
@@ -76,7 +77,8 @@ class _Lookup:
         self._unknown: set[TopicPartition] = set()
 
     def run(self) -> ListedOffsets:
-        """Repeats attempts with a backoff until each partition has an outcome, or waiting for the others is over."""
+        """Repeats attempts with a backoff until each partition has an outcome, or a partial lookup has made enough
+        attempts."""
         backoff = self._cluster.options.retry_backoff
         while True:
             pending = self._found.left_of(self._timestamps)
@@ -97,8 +99,8 @@ class _Lookup:
         """Asks each leader once.
 
         Returns:
-            False if no broker sent new leaders until the deadline. The errors of the attempt before explain more, and
-            stay.
+            False if no broker sent new leaders before the deadline. The errors of the attempt before explain more, so
+                they stay.
 
         Raises:
             BrokerUnavailable: no broker sent the leaders for the first attempt.
@@ -115,7 +117,7 @@ class _Lookup:
         return True
 
     def _topics(self, names: set[str]) -> Mapping[str, Topic]:
-        """The topics with their leaders. If one broker did not know all partitions, as any broker knows them."""
+        """The topics with their leaders. If one broker did not know all partitions, asks every broker."""
         if self._unknown:
             return EveryBroker(self._cluster).metadata(names, self._deadline).topics
         return self._cluster.topics(names, self._deadline, fresh=self._attempts > 1)
@@ -158,8 +160,8 @@ class _Lookup:
         return self._partial and self._attempts >= MIN_ATTEMPTS and self._unknown <= unknown_before
 
     def _give_up(self) -> ListedOffsets:
-        """Returns what was found if the lookup may be partial, or else raises the first error."""
-        # The next call asks for the leaders first: a silent leader may have been replaced.
+        """Returns the outcome so far of a partial lookup. For any other lookup, raises the first error."""
+        # The next call requests the leaders first, because a silent leader may have been replaced.
         self._cluster.invalidate_topics(tp.topic for tp in self._errors)
         if self._partial and (self._found.offsets or self._found.missing):
             return self._found

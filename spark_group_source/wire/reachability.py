@@ -10,11 +10,11 @@ Address = tuple[str, int]
 """A host and a port."""
 
 MAX_KEPT = 1000
-"""Maximum number of addresses whose failures are remembered: the addresses of a cluster may change all the time."""
+"""Maximum number of addresses whose failures are remembered: the addresses of a cluster may change again and again."""
 
 
 FIRST_PATIENCE, MAX_PATIENCE = 2.0, 60.0
-"""Seconds for the first try of an address; each failure in a row doubles them, up to the maximum. A host that is up
+"""Seconds for the first try of an address, and their maximum: each failure in a row doubles them. A host that is up
 answers within a round trip, or a second later if a packet is lost."""
 
 
@@ -29,7 +29,7 @@ class Reachability:
         self._failures: dict[Address, int] = {}
 
     def record_failure(self, address: Address) -> None:
-        """Notes that no server answered at this address, or one that this client cannot use."""
+        """Notes that no server answered at this address, or that this client cannot use the server."""
         with self._lock:
             self._failures[address] = self._failures.pop(address, 0) + 1
             if len(self._failures) > MAX_KEPT:
@@ -55,7 +55,7 @@ class Reachability:
 
 
 SERVERS = Reachability()
-"""By the host and port that the options or the brokers' metadata name."""
+"""Failures by the host and port that the options or the brokers' metadata name."""
 
 ADDRESSES = Reachability()
-"""By IP address and port: a host name may have several, of which only some answer."""
+"""Failures by IP address and port: a host name may have several addresses, of which only some answer."""

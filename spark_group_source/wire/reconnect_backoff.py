@@ -23,7 +23,7 @@ class _Failures:
 
 
 REJECTED_BACKOFF = 10.0
-"""Minimum seconds between two attempts at a broker that rejects settings that never worked."""
+"""Minimum seconds between two attempts to sign in with settings that have never worked."""
 
 
 class ReconnectBackoff:
@@ -45,7 +45,7 @@ class ReconnectBackoff:
         """Checks that a connection to this address may be tried now.
 
         Raises:
-            BrokerUnavailable: the backoff has not passed yet; the text is that of the last error.
+            BrokerUnavailable: the backoff still lasts. The error has the text of the last failure.
         """
         failures = self._failures.get(address)
         if failures is not None and self._clock() < failures.retry_at:

@@ -19,8 +19,8 @@ _rejected: set[WireOptions] = set()
 
 
 class AuthFailures:
-    """The rejections in a row of one cluster's brokers, by the rule of :mod:`spark_group_source.grace`. A new
-    connection to any broker, or a response, is a success.
+    """Counts the rejections in a row by one cluster's brokers, and retries them by the rule of
+    :mod:`spark_group_source.grace`. A new connection to any broker, or a response, is a success.
 
     Args:
         before_success: how many seconds to retry before any broker has accepted this process. Tasks use this, because
@@ -46,7 +46,7 @@ class AuthFailures:
         """Counts a rejection and returns it as an error that callers retry.
 
         Args:
-            responded_at: when any broker last responded to this cluster.
+            responded_at: when any broker of the cluster last responded.
 
         Raises:
             AuthenticationFailed: the rejection is final.

@@ -40,7 +40,7 @@ class Response:
 
 
 def correlation_id(frame: memoryview) -> int:
-    """Returns the correlation id of the request that this response belongs to."""
+    """Returns the correlation id, which tells the request that this response answers."""
     number: int = _CORRELATION_ID.unpack_from(frame)[0]
     return number
 
@@ -48,7 +48,7 @@ def correlation_id(frame: memoryview) -> int:
 def header_size(request: Any, frame: memoryview) -> int | None:
     """Returns the size in bytes of the response header, or ``None`` if the header is malformed.
 
-    The header is the correlation id. In flexible versions tagged fields follow, which the source skips.
+    The header is the correlation id. In flexible versions, tagged fields follow, which the source skips.
     """
     flexible = _response_class(request).flexible_version_q(request.API_VERSION)
     # ApiVersions keeps the old header in all versions, so that brokers can respond to versions they do not know.

@@ -1,7 +1,7 @@
-"""What a connection needs of TLS and of a sign-in: two small protocols, and the token that a driver gives its tasks.
+"""What a connection needs for TLS and for signing in: two small protocols, and the token that a driver gives its tasks.
 
 Implementations are settings: picklable, hashable, and equal if their values are, because they travel with the tasks as
-a part of ``WireOptions``. Code that takes long to import stays out of them until a connection needs it.
+a part of ``WireOptions``. They import slow modules only when a connection needs them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SignIn(Protocol):
 
     @property
     def username(self) -> str | None:
-        """The user's name, or ``None`` if only the brokers know it."""
+        """The user's name, or ``None`` if only the brokers can tell it."""
 
     def authenticate(self, host: str, broker: str, call: Call, deadline: Deadline) -> float | None:
         """Authenticates this client. Returns how many seconds the connection may be used, or ``None`` without a limit.

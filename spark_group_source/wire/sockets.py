@@ -1,4 +1,4 @@
-"""What TCP and TLS sockets have in common: timeouts, bytes that wait, and names for messages."""
+"""What TCP and TLS sockets have in common: timeouts, unread bytes, and names for messages."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import ssl
 
 MIN_TIMEOUT, MAX_TIMEOUT = 0.001, 1e6
-"""Limits of a socket's timeout in seconds: 0 would mean not to wait at all, and the system counts milliseconds in 31
-bits."""
+"""Limits of a socket's timeout in seconds. With 0 a socket would not wait at all, and the system counts milliseconds in
+31 bits."""
 
 
 def address(host: str, port: int) -> str:
@@ -32,18 +32,18 @@ def set_timeout(sock: socket.socket, deadline: Deadline) -> None:
 
 
 def reset_on_close(sock: socket.socket) -> None:
-    """Makes ``close`` drop what is not sent yet, and reset the connection."""
+    """Makes ``close`` reset the connection and drop the bytes that are not sent yet."""
     with contextlib.suppress(OSError):  # of a connection that is broken
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def uses_tls(sock: socket.socket) -> TypeGuard[ssl.SSLSocket]:
-    """Whether TLS wraps the socket. Without TLS no process imports ``ssl``, which takes 20 ms at its start."""
+    """Whether TLS wraps the socket. A process without TLS does not import ``ssl``, which saves 20 ms at its start."""
     return hasattr(sock, "pending")
 
 
 def not_ready_errors(sock: socket.socket) -> tuple[type[OSError], ...]:
-    """The errors by which a socket with a timeout of 0 says that it has no bytes yet."""
+    """The errors that a socket with a timeout of 0 raises while it has no bytes."""
     if not uses_tls(sock):
         return (BlockingIOError,)
     import ssl

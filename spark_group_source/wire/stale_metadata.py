@@ -1,7 +1,7 @@
-"""One broker's metadata may be old: on its word alone no topic counts as new, deleted or recreated.
+"""One broker's metadata may be old, so it is not enough to call a topic new, deleted or recreated.
 
 Each broker answers from its own copy of the cluster's metadata. The copy of a broker that is cut off from the
-controller may be old for as long as that lasts. Hence these rules, for every decision that a query makes once:
+controller stays old until they are connected again. Hence these rules, for every decision that a query makes once:
 
 - **A topic or partition exists** if any broker knows it: :class:`EveryBroker`. Of two leaders, the later epoch applies.
 - **It is new** if no broker knew it when the query started. That is certain only if :attr:`EveryBroker.confirmed`.
@@ -34,18 +34,19 @@ from spark_group_source.wire.metadata import Metadata, Topic
 log = logging.getLogger(__name__)
 
 MAX_ASKED = 5
-"""Maximum number of brokers that are asked what exists. That all of them lag at once is unlikely in a large cluster,
-where an answer about all topics may have megabytes."""
+"""Maximum number of brokers to ask which topics exist. In a large cluster, an answer about all topics may have
+megabytes, and so many brokers hardly lag at once."""
 
 ANSWER_TIMEOUT = 1.0
-"""Maximum seconds for the answer of one of these: a broker that does not answer must not delay the start for long."""
+"""Maximum seconds for the answer of one of these brokers: a silent broker must not delay the start for long."""
 
 CONFIRMING_ANSWERS = 2
-"""Number of brokers that have to answer before something counts as gone or new. A cluster may have fewer."""
+"""Number of brokers that must answer before a topic or partition counts as gone or new, unless the cluster has
+fewer."""
 
 
 def is_confirmed(answers: int, brokers: int) -> bool:
-    """Whether so many ``answers``, in a cluster of so many ``brokers``, show what exists and what does not."""
+    """Whether this number of ``answers`` is enough, in a cluster of ``brokers`` brokers, to know what exists."""
     return answers >= max(1, min(CONFIRMING_ANSWERS, brokers))
 
 
@@ -58,10 +59,10 @@ def metadata_from_each(
 ) -> Iterator[tuple[int, Metadata | GroupSourceError]]:
     """Asks each broker for the metadata of these topics, or of all; yields its id, and its answer or error.
 
-    The time is divided between the brokers that are left, so that one that does not answer leaves time for the others.
+    The time is divided between the brokers that are left, so that a silent broker leaves time for the others.
 
     Args:
-        brokers: the ids of those to ask; by default all.
+        brokers: the ids of the brokers to ask; by default all.
         timeout: maximum seconds for one answer.
     """
     if brokers is None:
@@ -84,7 +85,7 @@ def unknown_to_all(
     One broker may lag behind for long, so every broker has to answer. Otherwise the result is empty.
 
     Args:
-        ids: the topic ids that the caller knows; a caller without a position leaves them out.
+        ids: the topic ids of the caller's positions. A caller without positions leaves them out.
     """
     unknown = set(partitions)
     if not unknown:
@@ -127,7 +128,7 @@ def _knows(topic: Topic, partition: int, topic_id: str) -> bool:
 
 
 def known_ids(cluster: Cluster, topics: Collection[str], deadline: Deadline) -> set[tuple[str, str]]:
-    """The names of these topics, each with every id under which a broker knows it."""
+    """Pairs of a topic's name and an id, one for each id that any broker has for the topic."""
     known: set[tuple[str, str]] = set()
     for _, answer in metadata_from_each(cluster, topics, deadline):
         if not isinstance(answer, Metadata):
@@ -139,10 +140,11 @@ def known_ids(cluster: Cluster, topics: Collection[str], deadline: Deadline) -> 
 
 
 class EveryBroker:
-    """The metadata of all brokers, merged; of a large cluster, that of :data:`MAX_ASKED`. A broker that does not answer
-    within :data:`ANSWER_TIMEOUT` is left out.
+    """The merged metadata of all brokers; in a large cluster, of :data:`MAX_ASKED` brokers. A broker that does not
+    answer within :data:`ANSWER_TIMEOUT` is left out.
 
-    ``confirmed``: whether so many brokers have answered the last lookup that what none of them knows does not exist.
+    ``confirmed``: whether enough brokers answered the last lookup to conclude that a topic unknown to all of them does
+    not exist.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -165,13 +167,14 @@ class EveryBroker:
             if isinstance(answer, Metadata):
                 others.append(answer.topics)
             else:
-                log.info("broker %d did not answer which topics exist: %s", broker, answer)
+                log.info("broker %d did not return its list of topics: %s", broker, answer)
         self.confirmed = is_confirmed(len(others), len(brokers))
         return replace(first, topics=merge([first.topics, *others]))
 
 
 def merge(responses: Iterable[Mapping[str, Topic]]) -> dict[str, Topic]:
-    """Every partition of any response, with the leader of the latest epoch; else earlier responses take precedence."""
+    """Every partition in any response, with the leader of the latest epoch. In all else, earlier responses take
+    precedence."""
     merged: dict[str, Topic] = {}
     for topics in responses:
         for name, topic in topics.items():
@@ -186,9 +189,9 @@ def merge(responses: Iterable[Mapping[str, Topic]]) -> dict[str, Topic]:
 
 
 def _with_partitions_of(topic: Topic, before: Topic) -> Topic:
-    """``before`` with the partitions of ``topic`` that it lacks, or that have a later leader epoch there."""
+    """``before``, with those partitions of ``topic`` that ``before`` lacks or has with an earlier leader epoch."""
     partitions, replicas, epochs = dict(before.partitions), dict(before.replicas), dict(before.epochs)
-    # The epochs of a former topic say nothing of its successor.
+    # The epochs of a former topic say nothing about the recreated topic.
     same_topic = may_be_same(topic.id, before.id)
     for number, leader in topic.partitions.items():
         epoch = topic.epochs.get(number, UNKNOWN_EPOCH)

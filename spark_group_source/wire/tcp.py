@@ -21,30 +21,30 @@ from spark_group_source.wire.waiting import wait_any
 from spark_group_source.wire.wire_options import WireOptions
 
 KEEPALIVE = {"TCP_KEEPIDLE": 4, "TCP_KEEPALIVE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-"""Seconds without traffic before the first probe (two names of one option), seconds between two probes, and lost probes
-that end the connection. With a system's default of two hours, a request could wait for a host that is gone. All probes
-fit in :data:`USER_TIMEOUT`: on Linux a connection that was idle for longer ends with the first lost probe."""
+"""Seconds without traffic before the first probe (two names of one option), seconds between two probes, and how many
+lost probes end the connection. With a system's default of two hours, a request could wait long for a host that is gone.
+All probes fit in :data:`USER_TIMEOUT`: on Linux, the first lost probe ends a connection that was idle for longer."""
 
 USER_TIMEOUT = {"TCP_USER_TIMEOUT": 10_000}
 """Milliseconds until the system ends a connection whose other end acknowledges nothing (Linux only, RFC 5482). A load
 balancer or a firewall may drop an idle connection silently, and the next request would wait for its whole timeout. A
-broker that is only slow does acknowledge."""
+slow broker still acknowledges."""
 
 _PORT_IN_USE = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
 
 
 NEXT_ADDRESS = 0.25
-"""Seconds until the next address of a host is tried as well, if the last one has not answered (RFC 8305, section 5)."""
+"""How long to wait for one address of a host before the next is tried as well, in seconds (RFC 8305, section 5)."""
 
 
 def connect(host: str, port: int, options: WireOptions, deadline: Deadline) -> socket.socket:
     """Connects to one of the host's addresses and returns the socket.
 
-    Addresses that failed last come last. One that drops packets (often an IPv6 address without a route) hardly delays
+    Addresses with recent failures come last. An address that drops packets (often IPv6 without a route) hardly delays
     the others: see :class:`_Race`.
 
     Raises:
-        BrokerUnavailable: the host has no address, or none that accepts connections; or the port is none.
+        BrokerUnavailable: the port is invalid, or the host has no address that accepts connections.
         DeadlineExceeded: the host's name was not resolved in time.
     """
     if not 0 < port < 2**16:
@@ -72,10 +72,10 @@ class _Attempt:
 
 
 class _Race:
-    """Connects to several addresses, of which the first that accepts wins ("happy eyeballs", RFC 8305).
+    """Connects to several addresses. The first one that accepts wins ("happy eyeballs", RFC 8305).
 
-    Each next address is tried as soon as the one before has failed or been silent for :data:`NEXT_ADDRESS`. ``errors``
-    are the errors of the addresses that failed.
+    The next address is tried as soon as the one before it has failed, or has been silent for :data:`NEXT_ADDRESS`.
+    ``errors`` are the errors of the addresses that failed.
     """
 
     def __init__(self, local_hosts: Mapping[int, str], options: WireOptions, deadline: Deadline) -> None:
@@ -132,7 +132,7 @@ class _Race:
         return None
 
     def _won(self, winner: _Attempt) -> None:
-        """Lets the next connection try the winner first: those that began before it were slow, or are dead."""
+        """Lets the next connection try the winner first: the addresses tried before it are slow or dead."""
         for attempt in self._pending.values():
             if attempt.began_at < winner.began_at:
                 ADDRESSES.record_failure(attempt.address)

@@ -1,7 +1,7 @@
 """The throttling of one connection (KIP-219).
 
-A client that exceeds a quota gets its response at once, with a throttle time. The broker reads the next request after
-that time. A request sent earlier would time out, and its connection be replaced.
+A client that exceeds a quota gets its response at once, with a throttle time. The broker reads no request before that
+time has passed. A request that is sent earlier would time out, and the client would replace the connection.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The versions of each request that the source knows, and what it does without the newer ones.
+"""The versions of each request that the source knows, and what the source lacks with older brokers.
 
 A connection uses the highest version that its broker also knows, so the brokers of one cluster may differ. The lowest
-are those of Kafka 2.1, the oldest that Kafka's own client speaks to (KIP-896), or older ones that Azure Event Hubs
-still offers. The highest are those of Kafka 3.3: later ones add nothing that the source uses, except for the group
-protocol of KIP-848 and for commits by topic id. Those requests name their version, and the source sends them only to a
-broker that supports it.
+versions are those of Kafka 2.1, the oldest release that Kafka's own client supports (KIP-896), or older versions that
+Azure Event Hubs still offers. The highest versions are those of Kafka 3.3: later ones add nothing that the source uses,
+except for the group protocol of KIP-848 and for commits by topic id. Those requests name their version, and the source
+sends them only to a broker that supports it.
 
-Version 5 of OffsetCommit tells an older Kafka from 2.1, with which it came (KIP-211): before, a broker deleted each
-committed offset after ``offsets.retention.minutes``, also those of idle partitions in a group with members.
+Version 5 of OffsetCommit distinguishes Kafka 2.1 from older releases (KIP-211). An older broker deletes each committed
+offset after ``offsets.retention.minutes``, even for an idle partition in a group with members.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ KNOWN = {
 }
 
 OPTIONAL = {ApiKey.OffsetForLeaderEpoch, ApiKey.DescribeGroups, ApiKey.SaslHandshake, ApiKey.SaslAuthenticate}
-"""Requests without which a query runs."""
+"""Requests that a query can do without."""
 
 FETCH_BY_TOPIC_ID = 13
 RELIABLE_EPOCHS = 9
 """The first version of Metadata with leader epochs that are never those of an earlier leader."""
 STATIC_MEMBERS = range(5, KNOWN[ApiKey.JoinGroup][1] + 1)
-"""The versions of JoinGroup of which brokers with static members know one."""
+"""A broker that supports static members knows at least one of these versions of JoinGroup."""
 
 LACKS = (
     (ApiKey.Metadata, 10, "topic ids (a recreated topic may pass for the former one)"),
@@ -58,7 +58,7 @@ LACKS = (
     (ApiKey.JoinGroup, STATIC_MEMBERS.start, "static members"),
     (ApiKey.Fetch, 11, "reads from the closest replica"),
 )
-"""What a broker lacks that knows only earlier versions of a request."""
+"""A request, a version, and what a broker lacks that knows only earlier versions."""
 
 CONSUMER_GROUP_HEARTBEAT = 1
 CONSUMER_GROUP_DESCRIBE = 1
@@ -76,13 +76,14 @@ CONSUMER_PROTOCOL = {
     ApiKey.OffsetCommit: MEMBER_OFFSET_COMMIT,
     ApiKey.OffsetFetch: MEMBER_OFFSET_FETCH,
 }
-"""The versions that a member with KIP-848 sends; those about offsets carry a member epoch."""
+"""The versions that a member with KIP-848 sends. The requests about offsets carry a member epoch."""
 
 Supported = Mapping[int, tuple[int, int]]
 """The lowest and the highest version of each API that a broker supports."""
 
 GROUP_VERSION = "group.version"
-"""The cluster's feature that switches KIP-848 on: 1 or higher. Kafka 3.9 supports the requests without it."""
+"""The cluster's feature that switches KIP-848 on, with level 1 or higher. Kafka 3.9 supports the requests without this
+feature."""
 
 
 def build_request(version: int = API_VERSIONS) -> Any:
@@ -91,7 +92,8 @@ def build_request(version: int = API_VERSIONS) -> Any:
 
 
 def answered_before_throttle(request: Any) -> bool:
-    """Whether the response begins with a throttle time that is still to pass. In ApiVersions it comes later."""
+    """Whether the response begins with a throttle time that is still to pass. In ApiVersions, other fields come
+    first."""
     key, version = request.API_KEY, request.API_VERSION
     if key in KNOWN:
         _, _, with_throttle = KNOWN[key]
@@ -100,11 +102,11 @@ def answered_before_throttle(request: Any) -> bool:
 
 
 def check_response(response: Any, broker: str, *, consumer_protocol: bool = False) -> Supported:
-    """Checks the API versions that a broker supports, and returns them.
+    """Checks and returns the API versions that a broker supports.
 
     Raises:
-        ProtocolError: a request that each query needs has no version that both sides know, or KIP-848 is needed for
-            ``consumer_protocol`` and switched off.
+        ProtocolError: a request that each query needs has no version that both sides know; or ``consumer_protocol``
+            needs KIP-848, which is switched off.
     """
     supported = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
     for key in KNOWN:
@@ -143,7 +145,7 @@ def supports(supported: Supported, key: int, version: int) -> bool:
 
 
 def lacks(supported: Supported) -> list[str]:
-    """What the broker lacks, for the log."""
+    """The features that the broker lacks, for the log."""
     lacking = []
     for key, version, what in LACKS:
         _, highest = supported[key]

@@ -1,4 +1,4 @@
-"""Waits with a deadline, for sockets and for functions that take no timeout, and how another thread ends a wait."""
+"""Waits with a deadline, for sockets and for functions without a timeout. Another thread can end a wait."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WakeupPipe:
             self._write_end.send(b"\0")
 
     def close(self) -> None:
-        """Frees the sockets. Call this only when no thread waits any more."""
+        """Frees the sockets. Call this only when no thread is waiting."""
         self._read_end.close()
         self._write_end.close()
 
@@ -44,7 +44,7 @@ class WakeupPipe:
 Result = TypeVar("Result")
 
 MAX_POLL_MS = 10**9
-"""Maximum milliseconds of one wait, eleven days: the system counts them in 31 bits."""
+"""Maximum milliseconds of one wait (eleven days): the system counts milliseconds in 31 bits."""
 
 JOIN_INTERVAL = 0.05
 """How many seconds pass between two checks for a wakeup while this thread waits for another thread."""
@@ -53,7 +53,7 @@ JOIN_INTERVAL = 0.05
 def poll_readable(descriptors: Iterable[int], seconds: float) -> set[int]:
     """Waits at most ``seconds`` and returns the descriptors that have bytes to read or have ended.
 
-    Uses ``poll``, because ``select`` rejects descriptors from 1024 on, which a process with many open files has.
+    Uses ``poll``, because a process with many open files has descriptors from 1024 on, which ``select`` rejects.
     """
     poll = select.poll()
     for descriptor in descriptors:
@@ -79,7 +79,8 @@ def wait_ready(descriptor: int, deadline: Deadline, events: int = select.POLLIN)
 
 
 def wait_any(descriptors: Iterable[int], deadline: Deadline, events: int = select.POLLIN) -> set[int]:
-    """As :func:`wait_ready` for the first of several descriptors; returns those that are ready, none at the deadline.
+    """As :func:`wait_ready`, until at least one of several descriptors is ready; returns those that are, none at the
+    deadline.
 
     Raises:
         Interrupted: the deadline's wakeup was set first.
@@ -131,9 +132,9 @@ _timed_out: dict[tuple[int, str], _CallThread] = {}
 def call_with_timeout(function: Callable[[], Result], deadline: Deadline, name: str) -> Result:
     """Calls ``function`` in a thread of its own, abandons the thread at the deadline, and returns the result.
 
-    If each retry of a call that hangs started a thread, threads would pile up. The next call of the same ``name``
-    therefore waits for the abandoned thread and returns its result. The name says which function is called, and for
-    which argument. Calling threads never share a result, because the result may have state.
+    If each retry of a call that hangs started a thread, threads would pile up. So the next call with the same ``name``
+    waits for the abandoned thread and returns its result. The name must identify the function and its argument. Two
+    calling threads never share a result, because the result may have state.
 
     Raises:
         TimeoutError: the function has not returned by the deadline.

@@ -13,12 +13,12 @@ class WireOptions:
 
     ``connect_timeout`` and ``reconnect_backoff`` double with each failure in a row, up to their ``_max``. The source
     replaces a connection that was idle for ``max_idle``, because a firewall may have dropped it.
-    ``canonical_bootstrap`` replaces each bootstrap server by the names of its addresses. If ``receive_buffer`` or
+    ``canonical_bootstrap`` replaces each bootstrap server with the names of its addresses. If ``receive_buffer`` or
     ``send_buffer`` is -1, the operating system chooses the size. ``source_host`` and ``source_ports`` (the first and
-    the last) are the local addresses of connections. ``rack`` is this client's rack: a task reads from a replica in it,
-    for ``metadata_max_age`` before it asks the leader again, and a leader or coordinator assigns partitions near it.
-    ``consumer_protocol``: the brokers must support ``kafka.group.protocol=consumer`` (KIP-848).
-    Without ``tls`` nothing is encrypted; without ``sasl`` the client stays anonymous.
+    the last) are the local addresses of connections. ``rack`` is this client's rack: the group's leader or coordinator
+    prefers to assign partitions with a replica in it, and a task reads from that replica, for ``metadata_max_age``
+    before it asks the leader again. ``consumer_protocol``: the brokers must support ``kafka.group.protocol=consumer``
+    (KIP-848). Without ``tls`` nothing is encrypted; without ``sasl`` the client stays anonymous.
     """
 
     bootstrap_servers: tuple[tuple[str, int], ...]
