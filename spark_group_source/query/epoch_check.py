@@ -23,6 +23,10 @@ from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, EpochE
 
 log = logging.getLogger(__name__)
 
+MIN_TIMEOUT = 1.0
+"""Maximum seconds for the first lookup after a change of leaders. It doubles with each further one, up to
+:data:`.topics.LOOKUP_TIMEOUT`: a single lost response must not stop the query for long."""
+
 MIN_BACKOFF, BACKOFF_FACTOR = 0.3, 3.0
 """Backoff after a lookup without an answer: minimum seconds, and the multiple of the time that the lookup took."""
 
@@ -93,6 +97,7 @@ class EpochCheck:
         self._cluster = cluster
         self._tracker = tracker
         self._clock = clock
+        self._timeout = MIN_TIMEOUT
         self._retry_at = float("-inf")
         self._older_since: dict[TopicPartition, float] = {}
 
@@ -156,17 +161,21 @@ class EpochCheck:
 
     def _look_up_ends_of(self, epochs: Offsets) -> dict[TopicPartition, EpochEndOffset]:
         began = self._clock()
-        deadline = Deadline.after(LOOKUP_TIMEOUT, self._clock)
+        leaders_have_changed = bool(epochs.keys() - self.unconfirmed)
+        if leaders_have_changed:
+            self._timeout = MIN_TIMEOUT
+        deadline = Deadline.after(self._timeout, self._clock)
         try:
             answers = current_epoch_end_offsets(self._cluster, epochs, deadline)
         except RetriableError:
             answers = {}
-        if epochs.keys() - self.unconfirmed:
+        if leaders_have_changed:
             log.info(
                 "%s changed leaders: checked %d of %d for truncated records", names(epochs), len(answers), len(epochs)
             )
-        took = min(self._clock() - began, LOOKUP_TIMEOUT)  # a process that was suspended must not wait for hours
+        took = min(self._clock() - began, self._timeout)  # a process that was suspended must not wait for hours
         self._retry_at = self._clock() + max(MIN_BACKOFF, BACKOFF_FACTOR * took)
+        self._timeout = min(self._timeout * 2, LOOKUP_TIMEOUT)
         return answers
 
 

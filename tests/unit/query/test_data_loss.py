@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -575,10 +576,32 @@ def test_a_process_that_is_suspended_during_a_lookup_repeats_it_soon(hand: Hand)
         raise BrokerUnavailable("No broker.")
 
     check = EpochCheck(SimpleNamespace(topics=topics), OffsetTracker(), hand)  # type: ignore[arg-type]
-    for pause in (0.0, 29.0, 2.0):
+    for pause in (0.0, 2.0, 2.0):
         hand.now += pause
         check.diverged({HARMED: OwnedPartition(position=5, epoch=1)}, {HARMED: 2})
     assert len(asked) == 2
+
+
+def test_one_lost_response_to_an_epoch_lookup_delays_the_next_by_seconds_and_many_by_half_a_minute(hand: Hand) -> None:
+    """Each lookup holds up the batches of the other partitions, so its time and the pause after it grow together."""
+    asked = []
+
+    def topics(names: object, deadline: Deadline, **_: object) -> None:
+        asked.append((hand.now, deadline.remaining()))
+        hand.now += deadline.remaining()
+        raise BrokerUnavailable("No response.")
+
+    check = EpochCheck(SimpleNamespace(topics=topics), OffsetTracker(), hand)  # type: ignore[arg-type]
+
+    def ask_until(now: float) -> None:
+        while hand.now < now:
+            check.diverged({HARMED: OwnedPartition(position=5, epoch=1)}, {HARMED: 2})
+            hand.now += 0.5
+
+    ask_until(140.0)
+    pauses = [after - before - timeout for (before, timeout), (after, _) in pairwise(asked)]
+    assert [timeout for _, timeout in asked] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert pauses == pytest.approx([3.0, 6.0, 12.0, 24.0, 30.0], abs=1.0)
 
 
 def test_a_topic_has_the_id_that_the_coordinator_knows_whose_offset_is_one_in_that_topic(fake: FakeKafka) -> None:
