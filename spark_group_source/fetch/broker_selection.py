@@ -24,12 +24,12 @@ class BrokerSelection:
         self._errors = errors
 
     def brokers(self, positions: Sequence[FetchPosition], deadline: Deadline) -> Iterator[tuple[FetchPosition, int]]:
-        """Each position with the broker to fetch from now: its leader, or a follower.
+        """Each position with the broker to fetch from: its leader, or a follower.
 
         Requests new metadata after an error of any position. A position without a leader backs off.
 
         Args:
-            deadline: that of each lookup.
+            deadline: the deadline of each lookup.
 
         Raises:
             DataLoss, TopicError: as :meth:`FetchErrorHandler.handle_error`.
@@ -50,7 +50,7 @@ class BrokerSelection:
                 yield position, self._replicas.broker(position.tp, leader)
 
     def _metadata(self, positions: Sequence[FetchPosition], deadline: Deadline) -> Mapping[str, Topic]:
-        """The topics of the positions, which are not older than an error, nor than the plan."""
+        """The topics of the positions, from metadata that is older neither than an error nor than the plan."""
         topic_names = {position.tp.topic for position in positions}
         fresh = any(position.backoff for position in positions)
         topics = self._cluster.topics(topic_names, deadline, fresh=fresh)
@@ -59,7 +59,7 @@ class BrokerSelection:
         return topics
 
     def _leader(self, position: FetchPosition, topics: Mapping[str, Topic]) -> int | None:
-        """The leader of a position, which learns its epoch and the topic's id; ``None`` if the position backs off."""
+        """The leader of a position; ``None`` if the position backs off. Notes the leader's epoch and the topic's id."""
         topic = topics.get(position.tp.topic)
         error_code = metadata_error(position, topic)
         if error_code:
@@ -78,7 +78,7 @@ class BrokerSelection:
     def _check_epochs(
         self, positions: Sequence[FetchPosition], topics: Mapping[str, Topic], deadline: Deadline
     ) -> None:
-        """Asks leaders elected after the plan whether their logs still have the ranges up to their ends."""
+        """Asks each leader that was elected after the plan whether its log still has the range up to its end."""
         if not positions:
             return
         verified_epochs = {position.tp: position.verified_epoch for position in positions}
@@ -97,7 +97,7 @@ class BrokerSelection:
 
 
 def _is_older_than_plan(topics: Mapping[str, Topic], positions: Sequence[FetchPosition]) -> bool:
-    """Whether any leader has an earlier epoch than the leader that the driver planned the range with."""
+    """Whether any leader has an earlier epoch than the leader for which the driver planned the range."""
     return any(UNKNOWN_EPOCH < _leader_epoch(position, topics) < position.verified_epoch for position in positions)
 
 

@@ -12,9 +12,9 @@ from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.wire_options import WireOptions
 
 AUTH_RETRY_TIMEOUT = 60.0
-"""How long a task in a new worker process retries a rejected authentication, in seconds. The driver was accepted with
-the same settings, so a broker that rejects is often still starting. Each task attempt has this time, and one failed
-task attempt must not fail a query that ran for weeks."""
+"""How long a task in a new worker process retries a rejected authentication, in seconds. The driver has signed in with
+the same settings, so a broker that rejects them is often still starting. One failed task attempt must not fail a query
+that has run for weeks, so each attempt has this time."""
 
 _PoolKey = tuple[int, WireOptions, str]
 
@@ -25,7 +25,8 @@ _idle_clusters: dict[_PoolKey, tuple[float, Cluster]] = {}
 def pooled_cluster(options: WireOptions, cluster_id: str = "") -> Iterator[Cluster]:
     """A cluster for one task, kept for the next task. A failed task closes it, because its connections may be broken.
 
-    Its brokers must belong to the cluster with this id; if it is empty, to that of the first broker that answers.
+    Its brokers must belong to the cluster with this id. If the id is empty, they must belong to the cluster of the
+    first broker that answers.
 
     A worker process runs one task at a time, in one thread. The process id is part of the key, because a forked worker
     must not use its parent's sockets.
@@ -40,7 +41,7 @@ def pooled_cluster(options: WireOptions, cluster_id: str = "") -> Iterator[Clust
     except BaseException:
         cluster.close()
         raise
-    # Some MB for each connection, which a worker would otherwise keep for every query that it served.
+    # A worker would otherwise keep some MB for each connection of every query that it has served.
     cluster.release_buffers()
     _, other = _idle_clusters.pop(key, (0.0, None))
     if other is not None:

@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 GRANT_READ = "Grant the principal READ on the topic."
 
 MAX_ATTEMPTS = 5
-"""Maximum attempts in a row before a deleted topic, a damaged log or an early end of it counts: a leader may lag.
-A poll timeout that ends earlier counts as well."""
+"""Attempts in a row after which the task believes that a topic was deleted, or that a log is damaged or ends early:
+before, a leader may only lag behind. If the poll timeout ends earlier, fewer attempts are enough."""
 MIN_DAMAGED = 2
-"""How many responses must have the same damage before a task fails: one may be damaged on its way."""
+"""How many responses must have the same damage before a task fails: a single response may be damaged in transit."""
 
 
 class FetchErrorHandler:
@@ -82,9 +82,9 @@ class FetchErrorHandler:
             self.back_off([position], describe_error_code(error_code))
 
     def decide(self, position: FetchPosition) -> None:
-        """Decides whether what the last responses said of a position is final, and then skips the lost offsets.
+        """Decides whether the last problem of a position is final, and then skips the lost offsets.
 
-        Otherwise the position backs off. Nothing happens if its last problem needs no confirmation.
+        Otherwise the position backs off. Does nothing if the last problem needs no confirmation.
 
         Raises:
             DataLoss: records of the range are lost, and ``fail_on_data_loss`` is set.
@@ -112,10 +112,10 @@ class FetchErrorHandler:
             self.back_off([position], f"{error}, and not all brokers confirm that {reason}")
 
     def _handle_denied(self, position: FetchPosition, happened: str) -> None:
-        """Retries: this client may not read the topic, which the driver has found to be readable.
+        """Retries for a while: the broker denies this client the topic, but the driver was allowed to read it.
 
         Raises:
-            TopicError: that has lasted too long.
+            TopicError: brokers have denied the topic for too long.
         """
         topic = position.tp.topic
         if topic not in self._permissions:
@@ -126,11 +126,11 @@ class FetchErrorHandler:
         self.back_off([position], f"{describe_error_code(TOPIC_AUTHORIZATION_FAILED)}. {GRANT_READ}")
 
     def handle_early_end(self, position: FetchPosition, high_watermark: int) -> None:
-        """Handles a log that ends before the range.
+        """Handles a log that ends before the end of the range.
 
         Every range was below the high watermark when it was planned. An unclean election has truncated the log,
-        or it was restored. The task accepts this after several responses in a row and ListOffsets, which
-        leaders reject while their high watermark may lag (KIP-207). With an open transaction the task waits.
+        or it was restored. The task accepts this after several responses in a row and a ListOffsets response, which a
+        leader refuses while its high watermark may lag (KIP-207). While a transaction is open, the task waits.
 
         Raises:
             DataLoss: the log was truncated, and ``fail_on_data_loss`` is set.
@@ -152,15 +152,16 @@ class FetchErrorHandler:
             self.back_off([position], position.last_problem)
 
     def handle_damage(self, position: FetchPosition, error: RecordsError) -> None:
-        """Fetches damaged records again: the response may be damaged, or the copy of a follower.
+        """Fetches damaged records again: the damage may be in the response alone, or in a follower's copy of the log.
 
         Raises:
-            CorruptRecords, UnsupportedRecords: a second response had the same damage, or many in a row had any.
+            CorruptRecords, UnsupportedRecords: a second response has the same damage, or too many responses in a row
+                are damaged.
         """
         same, in_a_row = position.note_damage(error.happened)
         if same < MIN_DAMAGED and in_a_row <= MAX_ATTEMPTS:
             log.warning(
-                "fetch: fetching the records again, because this response may have been damaged on its way: %s",
+                "fetch: fetching the records again, because this response may have been damaged in transit: %s",
                 error.happened,
             )
             self.back_off([position], error.happened)
@@ -173,10 +174,10 @@ class FetchErrorHandler:
         raise CorruptRecords(f"{error.happened} {seen}.", error.action) from error
 
     def handle_earlier_records(self, position: FetchPosition) -> None:
-        """Handles a response with nothing but record batches that end before the position.
+        """Handles a response that has only record batches that end before the position.
 
         Raises:
-            CorruptRecords: the broker sends only these, response after response.
+            CorruptRecords: the broker sends only such record batches, response after response.
         """
         if position.count_attempt(FetchErrorAction.CONFIRM_EARLIER) > MAX_ATTEMPTS:
             raise CorruptRecords(
@@ -187,7 +188,8 @@ class FetchErrorHandler:
         self.back_off([position], "the response has only earlier record batches")
 
     def handle_truncation(self, position: FetchPosition, epoch_end: EpochEndOffset) -> None:
-        """Ends the range at the truncation. The driver rewinds to it, and plans the records that are there now.
+        """Ends the range where the log was truncated. The driver rewinds to that offset, and plans the records that are
+        there now.
 
         Raises:
             DataLoss: ``fail_on_data_loss`` is set.
@@ -211,7 +213,7 @@ class FetchErrorHandler:
             )
 
     def _check_log_range(self, position: FetchPosition) -> None:
-        """Handles an offset outside of the log: skips to the part of the range that is left."""
+        """Handles an offset outside the log: skips to the part of the range that the log still has."""
         offsets = self._list_offsets(position, EARLIEST, LATEST)
         if offsets is None:
             return
@@ -225,7 +227,7 @@ class FetchErrorHandler:
         self._skip_lost(position, end, f"the log holds [{earliest}, {latest})")
 
     def _list_offsets(self, position: FetchPosition, *timestamps: int) -> list[int] | None:
-        """The offset at each timestamp. None if they are not known, which has been handled then."""
+        """The offset at each timestamp. ``None`` if an offset is unknown; this method has handled that then."""
         tp = position.tp
         found: list[ListedOffsets] = []
         try:

@@ -23,13 +23,14 @@ from spark_group_source.wire.waiting import poll_readable
 
 FETCHES = "fetch"
 CONNECT_TIME = 10.0
-"""Seconds after which a task connects to no further broker before it has requested new metadata: if many brokers do not
-answer, they may have other addresses now."""
+"""How long a task tries to connect to brokers before it requests new metadata, in seconds. If many brokers do not
+answer, they may have new addresses."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedPartition:
-    """One partition of a fetch: ``size`` bytes from ``offset`` on, which was the offset of ``position`` then."""
+    """One partition of a fetch: ``size`` bytes from ``offset``, the offset that ``position`` had when the fetch was
+    sent."""
 
     position: FetchPosition
     offset: int
@@ -37,13 +38,13 @@ class RequestedPartition:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the position has another offset now."""
+        """Whether the position has moved to another offset since."""
         return self.position.offset != self.offset
 
 
 @dataclass(frozen=True, slots=True)
 class InFlightFetch:
-    """A fetch without a response yet."""
+    """A fetch that waits for its response."""
 
     broker: int
     connection: Connection
@@ -58,7 +59,7 @@ class InFlightFetch:
         return [requested.position for requested in self.requested]
 
     def advanced(self) -> bool:
-        """Whether the response brought any position further."""
+        """Whether the response advanced any position."""
         return any(requested.position.offset > requested.offset for requested in self.requested)
 
 
@@ -89,7 +90,8 @@ class Fetches:
 
     @property
     def max_wait(self) -> float:
-        """Maximum seconds that a broker waits for records: one that waits longer than the client would look silent."""
+        """Maximum seconds that a broker waits for records. A broker that waited longer than this client would seem
+        silent."""
         client = min(self._cluster.options.request_timeout, self._settings.poll_timeout)
         return min(self._settings.max_wait, client / 2)
 
@@ -110,7 +112,7 @@ class Fetches:
                 self._send(broker, by_broker[broker], connect_by)
 
     def wait(self, timeout: TaskTimeout) -> list[int]:
-        """The brokers whose response has begun to arrive; waits for the first, and gives up on overdue ones.
+        """Waits for a response, and returns the brokers whose response has begun to arrive. Gives up overdue responses.
 
         The wait also ends when the backoff of a position does, and when the timeout has to be checked.
         """
@@ -135,7 +137,7 @@ class Fetches:
         return self._in_flight.pop(broker)
 
     def receive(self, fetch: InFlightFetch) -> Response | None:
-        """The response to a fetch. ``None`` if it does not come, and the positions back off."""
+        """The response to a fetch. If it does not come, the positions back off, and the result is ``None``."""
         try:
             return fetch.connection.receive_raw(self._errors.deadline())
         except RetriableError as error:
@@ -171,7 +173,8 @@ class Fetches:
             position.last_problem = f"broker {broker} throttles this client"
 
     def _preference(self, broker: int) -> tuple[bool, int]:
-        """Sorts connected brokers first, and last those whose connections have failed: the others need not wait."""
+        """Sorts connected brokers first, and brokers whose connections have failed last, so that the others need not
+        wait."""
         return not self._cluster.is_connected(broker, FETCHES), self._cluster.failures(broker)
 
     def _send(self, broker: int, positions: list[FetchPosition], connect_by: Deadline) -> None:
@@ -193,7 +196,7 @@ class Fetches:
             connection = self._cluster.connection(broker, patience, FETCHES)
             connection.send(request, deadline)
         except RetriableError as error:
-            # With the action: where only some brokers are reached, it names the option of the brokers to correct.
+            # The action names the setting of the brokers to correct, if this host can reach only some of them.
             self._errors.back_off(positions, f"{error.happened} {error.action}".strip())
             return
         requested = [RequestedPartition(p, p.offset, p.partition_max_bytes) for p in positions]
@@ -208,7 +211,7 @@ class Fetches:
         return delays
 
     def _give_up_overdue(self, ready: Sequence[int]) -> None:
-        """Closes the connections of brokers that did not answer in time; ``ready`` have."""
+        """Closes the connections of brokers that did not answer in time. The brokers in ``ready`` have answered."""
         overdue = [broker for broker, fetch in self._in_flight.items() if fetch.deadline.expired()]
         for broker in set(overdue).difference(ready):
             fetch = self._in_flight.pop(broker)

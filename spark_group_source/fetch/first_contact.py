@@ -2,7 +2,7 @@
 
 A worker may be younger than its executor: Spark ends idle workers after a minute, and with
 ``spark.python.worker.reuse=false`` each worker after one task. So a worker that has reached a broker creates the
-directory of the read-ahead files, which all workers of an executor share, and the later ones look for it.
+directory of the read-ahead files, which all workers of an executor share, and later workers look for the directory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class FirstContact:
     """Whether a broker was ever reached from this executor, for one run of a query.
 
     Args:
-        query_id: identifies the run of the query; without one only this process counts.
+        query_id: identifies the run of the query. Without an id, only this process counts.
     """
 
     def __init__(self, cluster: Cluster, query_id: str) -> None:
@@ -36,7 +36,7 @@ class FirstContact:
         return self._made
 
     def record(self) -> None:
-        """Notes for later workers that a broker has answered. If the disk fails, they do not know it."""
+        """Notes for later workers that a broker has answered. If the disk fails, they do not learn of it."""
         if self._recorded or self._directory is None:
             return
         self._recorded = True

@@ -1,9 +1,9 @@
 """The timestamp of the first record in each of many ranges of offsets, from small fetches of the leaders.
 
-The time index of the brokers cannot show it. ListOffsets finds the first record whose timestamp is at least a given
-one, so a record with a timestamp that is too late hides every record behind it for as long as the log has it. It also
-counts transaction markers and aborted records, which no consumer gets. A bisection takes some twenty requests, and a
-fetch of one record batch takes one to three.
+The brokers' time index cannot show this timestamp. ListOffsets finds the first record whose timestamp is at least the
+requested one, so a record with a timestamp that is too late hides every record behind it for as long as the log has it.
+ListOffsets also finds transaction markers and aborted records, which no consumer gets. A bisection takes some twenty
+requests, and fetching one record batch takes one to three.
 """
 
 from __future__ import annotations
@@ -37,33 +37,34 @@ from spark_group_source.wire.offset_lookup import list_offsets
 log = logging.getLogger(__name__)
 
 PURPOSE = "first records"
-"""The connections for these fetches. A quota of bytes stops these, but not the lookups of offsets."""
+"""The purpose of the connections for these fetches. If a quota throttles them, lookups of offsets still go through."""
 
 FIRST_BYTES = 4 * 1024
-"""Size in bytes that the first fetch asks of one partition. If the first record batch is larger, the broker sends
-nothing, and the next fetch asks for more."""
+"""Size in bytes that the first fetch requests of one partition. If the first record batch is larger, the broker sends
+nothing, and the next fetch requests more."""
 
 GROWTH = 4
-"""How many times as many bytes the next fetch asks of such a partition: 16 KiB hold a full record batch of Java's
-producer with its default ``batch.size``."""
+"""Factor by which the next fetch of such a partition is larger: 16 KiB hold a full record batch of Java's producer with
+its default ``batch.size``."""
 
 MAX_BYTES = 8 * 1024 * 1024
 """Maximum size in bytes of one response, unless a single record batch is larger."""
 
 MAX_TOTAL_BYTES = 128 * 1024 * 1024
-"""Size in bytes of all responses after which no further fetch is sent: 5,000 record batches of 16 KiB take 80 MiB."""
+"""Total size in bytes of responses after which no further fetch is sent: 5,000 record batches of 16 KiB take 80 MiB."""
 
 NO_TIMESTAMP = -1
 """The timestamp of a record without one."""
 
 
 class FirstRecords(NamedTuple):
-    """What is known of the ranges. A range that no set names is unknown: its leader did not answer in time, say.
+    """The outcome of a lookup. A range is unknown if no attribute names its partition or topic: for example, because
+    its leader did not answer in time.
 
     Attributes:
-        timestamps: of the first record that a consumer gets from a range, in milliseconds since 1970.
-        empty: the partitions of ranges that have no record for a consumer.
-        denied: the topics that this client may not read.
+        timestamps: the timestamp of the first record that a consumer gets from each range, in milliseconds since 1970.
+        empty: the partitions of ranges that have no record for a consumer. denied: the topics that this client may not
+        read.
     """
 
     timestamps: dict[TopicPartition, int]
@@ -76,8 +77,8 @@ def first_records(
 ) -> FirstRecords:
     """Looks up the first record in each range, one range for each partition.
 
-    If the log begins behind the start of a range, its first record counts. Records come in the order of their offsets,
-    whatever their timestamps are. If time or bytes run out, the order of ``ranges`` says which come first.
+    If the log begins after the start of a range, the first record of the log counts. Records are ordered by their
+    offsets, whatever their timestamps are. If time or bytes run out, the first of ``ranges`` have precedence.
 
     Args:
         read_committed: the records of aborted transactions do not count. A range must end at or before the last stable
@@ -88,7 +89,7 @@ def first_records(
 
 @dataclass(slots=True)
 class _Position:
-    """How far the search in one range has come, and the size in bytes of its next fetch."""
+    """The next offset to search in one range, and the size in bytes of its next fetch."""
 
     tp: TopicPartition
     offset: int
@@ -100,7 +101,7 @@ class _Position:
 
 
 class _Search:
-    """One lookup, in rounds of one fetch for each leader. A range leaves ``_positions`` when nothing more is asked."""
+    """One lookup, in rounds of one fetch for each leader. A range leaves ``_positions`` once it has an outcome."""
 
     def __init__(
         self, cluster: Cluster, ranges: Iterable[OffsetRange], read_committed: bool, deadline: Deadline
@@ -121,12 +122,13 @@ class _Search:
                 self._ask_leaders()
                 self._move_to_log_starts()
             except GroupSourceError as error:
-                log.debug("the first records of %d partition(s) are unknown: %s", len(self._positions), error)
+                log.debug("cannot look up the first records of %d partition(s): %s", len(self._positions), error)
                 break
         return self._found
 
     def _ask_leaders(self) -> None:
-        """Sends one fetch to each leader. Each partition in it is found, moves on, asks for more or is given up."""
+        """Sends one fetch to each leader. After it, each of its partitions has an outcome, moves on, or needs a larger
+        fetch."""
         topics = self._cluster.topics(topics_of(self._positions), self._deadline)
         requested: set[TopicPartition] = set()
 
@@ -143,12 +145,12 @@ class _Search:
             answered = {tp: data for tp, data in answered_partitions(response, names) if tp in requested}
             received += self._received(answered)
             requested.difference_update(answered)
-        # Their leaders did not answer, or answered without them.
+        # The leaders of these partitions did not answer, or left them out of the response.
         self._give_up(requested.union(errors))
         self._note_first_records(received)
 
     def _select(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """As many partitions of one leader as a response has room for; at least one."""
+        """As many partitions of one leader as fit in a response; at least one."""
         selected: list[TopicPartition] = []
         size = 0
         for tp in partitions:
@@ -211,7 +213,7 @@ class _Search:
         self._give_up([tp])
 
     def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
-        """Asks nothing more about these partitions."""
+        """Ends the search in these partitions. Their first records stay unknown."""
         for tp in partitions:
             self._positions.pop(tp, None)
 
@@ -235,7 +237,7 @@ class _Search:
                 self._move(self._positions[tp], begin)
 
     def _move(self, position: _Position, offset: int) -> None:
-        """No record for a consumer lies before this offset."""
+        """Continues the search at this offset: the range has no record for a consumer before it."""
         position.offset = offset
         if offset >= position.end:
             self._found.empty.add(position.tp)
@@ -252,7 +254,7 @@ class _Search:
                 self._skip(self._positions[tp], records)
 
     def _timestamps(self, received: Sequence[PartitionRecords]) -> dict[TopicPartition, int]:
-        """The timestamps of the first records. Gives partitions up whose record batches are damaged."""
+        """The timestamps of the first records. Gives up on partitions whose record batches are damaged."""
         try:
             return _first_timestamps(self._decoder, received)
         except RecordsError:
@@ -266,7 +268,8 @@ class _Search:
         return timestamps
 
     def _skip(self, position: _Position, records: PartitionRecords) -> None:
-        """Moves behind record batches without a record for a consumer: markers, aborted records, what is compacted."""
+        """Moves past record batches without a record for a consumer: transaction markers, aborted and compacted
+        records."""
         try:
             next_offset = records.batches.next_offset
         except RecordsError:

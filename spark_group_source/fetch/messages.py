@@ -1,7 +1,7 @@
-"""Builds Fetch requests, parses Fetch responses, and has the action for each error code of Fetch.
+"""Builds Fetch requests, parses Fetch responses, and defines the action for each error code of Fetch.
 
-This module parses responses itself, because kafka-python copies the records. Records are most of the bytes that a task
-receives; here they stay views of the receive buffer.
+This module parses responses itself, because kafka-python copies the records, which are most of the bytes that a task
+receives. Here, records stay views of the receive buffer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FetchErrorAction(Enum):
     CONFIRM_TRUNCATED = auto()
     """No error code, but the log ends before the range: truncated, or the high watermark of a new leader lags."""
     CONFIRM_EARLIER = auto()
-    """No error code, but all records come before the requested offset: ask for more of them, then fail."""
+    """No error code, but all records come before the requested offset: request more records, then fail."""
     FAIL = auto()
     """A retry cannot help."""
 
@@ -50,7 +50,7 @@ FETCH_ERROR_ACTIONS: dict[int, FetchErrorAction] = {
     UNKNOWN_TOPIC_ID: FetchErrorAction.CONFIRM_TOPIC_DELETED,
     103: FetchErrorAction.CONFIRM_TOPIC_DELETED,  # INCONSISTENT_TOPIC_ID
 }
-"""The action for an error code; every other code is :attr:`FetchErrorAction.FAIL`, so that none is ignored."""
+"""The action for an error code. Any other code is :attr:`FetchErrorAction.FAIL`, so that no error is ignored."""
 
 
 def fetch_error_action(error_code: int) -> FetchErrorAction:
@@ -62,7 +62,8 @@ NO_SESSION = (0, -1)
 """Session id and epoch of a fetch without a fetch session."""
 
 FLEXIBLE, WITH_PREFERRED_REPLICA, WITH_SESSION, WITH_LOG_START = 12, 11, 7, 5
-"""The first versions of Fetch with compact fields and tags, and with these fields in a response."""
+"""The first version of Fetch with compact fields and tags, and the first versions with each of these fields in a
+response."""
 
 _PARTITION = struct.Struct(">ihqqq")
 _PARTITION_WITHOUT_LOG_START = struct.Struct(">ihqq")
@@ -88,7 +89,7 @@ class PartitionData:
     """One partition of a Fetch response. ``topic`` is its topic's id, or before version 13 its name. ``aborted`` holds
     (producer id, first offset) of aborted transactions.
 
-    ``last_stable_offset`` is the start of the first open transaction, or else ``high_watermark``, which is the end
+    ``last_stable_offset`` is the start of the first open transaction; without one it equals ``high_watermark``, the end
     offset. ``preferred_replica`` is the broker to fetch from instead, or -1; a response with one has no records.
     """
 
@@ -111,7 +112,8 @@ def build_request(
     min_bytes: int = 1,
     rack: str | None = None,
 ) -> Any:
-    """A Fetch request for partitions of one broker: by topic id, if all are known and the broker supports that."""
+    """A Fetch request for partitions of one broker. It names topics by id if all ids are known and the broker supports
+    that."""
     topics = _topics(partitions)
     max_version = None
     if not all(topic.topic_id for topic in topics):
@@ -138,7 +140,7 @@ def build_request(
 
 
 def _topics(partitions: Iterable[FetchPartition]) -> list[Any]:
-    """The partitions by topic, as the request has them; a topic has no id while its id is unknown."""
+    """The partitions by topic, as the request needs them. A topic whose id is unknown has none."""
     topic_class = FetchRequest.FetchTopic
     by_topic: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for partition in partitions:
@@ -162,10 +164,10 @@ def _topics(partitions: Iterable[FetchPartition]) -> list[Any]:
 
 
 def answered_partitions(response: Any, names: Mapping[str, str]) -> Iterator[tuple[TopicPartition, Any]]:
-    """Each partition of a response that kafka-python has parsed, for small fetches that no task sends.
+    """Each partition of a response that kafka-python has parsed. Only the driver's small fetches use this.
 
     Args:
-        names: the topics by their ids, as far as they are known.
+        names: the names of topics by id; an unknown id is left out.
     """
     for topic in response.responses:
         name = names.get(str(topic.topic_id), topic.topic)
@@ -199,7 +201,7 @@ def parse_response(body: memoryview, version: int) -> list[PartitionData]:
 
 
 def _error_of_response(reader: _Reader, version: int) -> int:
-    """The error code of a whole response, which only responses with a session have; 0 for none."""
+    """The error code of a whole response, 0 without an error. Versions before fetch sessions have no such code."""
     if version < WITH_SESSION:
         reader.take(_THROTTLE)
         return 0
@@ -208,7 +210,7 @@ def _error_of_response(reader: _Reader, version: int) -> int:
 
 
 def _topic_of(reader: _Reader, version: int) -> str:
-    """The id of the topic that follows, or before version 13 its name."""
+    """The id of the next topic, or its name before version 13."""
     if version < versions.FETCH_BY_TOPIC_ID:
         return reader.name()
     return str(uuid.UUID(bytes=bytes(reader.view(16))))
@@ -270,7 +272,7 @@ class _Reader:
 
 
 class _OldReader(_Reader):
-    """The same for versions before them."""
+    """Reads the primitive types of earlier message versions."""
 
     def count(self) -> int:
         (count,) = self.take(_COUNT)

@@ -1,4 +1,4 @@
-"""The position of a task in one range, its backoff after errors, and the sizes of the records that came last."""
+"""The position of a task in one range, its backoff after errors, and the sizes of the last records."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from spark_group_source.offsets import UNKNOWN_EPOCH, OffsetRange, TopicPartitio
 from spark_group_source.records.batches import RecordBatches
 
 ESTIMATED_RECORD_SIZE = 1024
-"""Estimated size in bytes of a record of a partition without a response yet."""
+"""Estimated size in bytes of a record until the first response of its partition."""
 MIN_FETCH = 64 * 1024
-"""Size in bytes that a fetch of one partition may ask for in any case."""
+"""Size in bytes that a fetch may always request of one partition."""
 READ_AHEAD = 4
-"""How many times the size of a small range a fetch asks for. A response that holds the next ranges too saves requests.
-If another executor reads them, more would be wasted."""
+"""Factor by which a fetch exceeds a small range. A response that also holds the next ranges saves requests. With a
+larger factor, more would be wasted if another executor reads them."""
 MIN_READ_AHEAD = 8192
-"""Minimum size in bytes of such a fetch. For smaller ranges the next fetch costs less than what it saves."""
+"""Minimum size in bytes of a fetch beyond its range. Reading ahead less would cost more than the fetch that it
+saves."""
 MAX_PARTITIONS = 100_000
 """Maximum number of partitions whose sizes a worker keeps."""
 
@@ -28,7 +29,7 @@ _known: dict[tuple[str, int], RecordSizes] = {}
 
 @dataclass(slots=True)
 class RecordSizes:
-    """Sizes in bytes; 0 before the first response.
+    """The sizes of a partition's records in bytes; 0 before the first response.
 
     ``bytes_per_offset`` is the mean size of a record, with its share of the header, as stored: compressed, and with
     gaps. ``largest_batch`` is the size of the largest record batch of the last response.
@@ -38,7 +39,7 @@ class RecordSizes:
     largest_batch: int = 0
 
     def observe(self, batches: RecordBatches) -> None:
-        """Learns from a response with at least one complete record batch."""
+        """Updates the sizes from a response with at least one complete record batch."""
         boundaries = batches.boundaries
         sizes = [end - start for start, end in pairwise(boundaries)]
         self.largest_batch = max(sizes)
@@ -47,16 +48,16 @@ class RecordSizes:
         self.bytes_per_offset = boundaries[-1] / (next_offset - batches.base_offset(0))
 
     def fetch_bytes(self, offsets: int, limit: int, max_read_ahead: int = MIN_FETCH) -> int:
-        """The size of a fetch for this number of offsets, from the start of a record batch: within ``limit``.
+        """The size of a fetch for this number of offsets, from the start of a record batch; at most ``limit``.
 
-        A broker cuts the last record batch at the requested size, and the next fetch asks for the whole of it again. So
-        the size is one of whole record batches, as if all were the largest.
+        A broker cuts the last record batch at the requested size, and the next fetch requests that record batch again.
+        So the size is that of whole record batches, as if each were as large as the largest.
         """
         if not self.largest_batch:
             return min(max(offsets * ESTIMATED_RECORD_SIZE, max_read_ahead), limit)
         needed = ceil(offsets * self.bytes_per_offset / self.largest_batch) * self.largest_batch
         ahead = min(READ_AHEAD * needed, max_read_ahead)
-        # Of small record batches one more: it shows whether the header before it is right.
+        # One more if record batches are small: its header shows whether the header before it is right.
         wanted = needed + self.largest_batch
         if ahead >= MIN_READ_AHEAD:
             wanted = max(needed, ahead)
@@ -66,7 +67,7 @@ class RecordSizes:
 
 
 def sizes_of(topic: str, partition: int) -> RecordSizes:
-    """The sizes of a partition, which all tasks of this worker share. ``topic`` is its topic's id, or its name."""
+    """The sizes of a partition, which all tasks of this worker share. ``topic`` is the id or name of its topic."""
     if len(_known) >= MAX_PARTITIONS:
         _known.clear()
     return _known.setdefault((topic, partition), RecordSizes())
@@ -77,13 +78,13 @@ class FetchPosition:
     """The position in one range: ``offset`` is the next one to fetch.
 
     ``topic_id`` is empty while it is unknown. ``sizes`` are the sizes of its records. ``partition_max_bytes`` is the
-    size of the next fetch: up to ``max_bytes``, with up to ``max_read_ahead`` for the ranges of later tasks; larger if
-    a single record batch is. ``next_fetch_at`` is the earliest time of the next fetch, in monotonic seconds;
-    ``backoff`` is the delay after an error in seconds, 0 without an error. ``last_problem`` describes the last error.
-    ``pause`` is the delay after a response without progress in seconds, 0 after progress. ``waiting_since`` is when the
-    task first asked for the next records, in the time of its :class:`TaskTimeout`; ``None`` when it has received some.
-    ``leader_epoch`` is the epoch of the current leader. ``verified_epoch`` is the epoch of the last leader that is
-    known to have the range up to its end; it stays unknown if the range has no epoch.
+    size of the next fetch: up to ``max_bytes``, of which up to ``max_read_ahead`` are for the ranges of later tasks. It
+    is larger if a single record batch is larger. ``next_fetch_at`` is the earliest time of the next fetch, in monotonic
+    seconds; ``backoff`` is the delay after an error in seconds, 0 without an error. ``last_problem`` describes the last
+    error. ``pause`` is the delay after a response without progress in seconds, 0 after progress. ``waiting_since`` is
+    when the task first asked for the next records, in the time of its :class:`TaskTimeout`; ``None`` when it has
+    received some. ``leader_epoch`` is the epoch of the current leader. ``verified_epoch`` is the epoch of the last
+    leader that is known to have the range up to its end; it stays unknown if the range has no epoch.
     """
 
     range: OffsetRange
@@ -148,7 +149,7 @@ class FetchPosition:
         self.waiting_since = None
 
     def rewind(self, offset: int) -> None:
-        """Moves back to ``offset``: the records after it, which the task has received, gave no rows."""
+        """Moves back to ``offset``, because the records received from there gave no rows."""
         self.offset = offset
         self._resize()
 
@@ -162,9 +163,9 @@ class FetchPosition:
         )
 
     def count_attempt(self, action: FetchErrorAction, error_code: int = 0) -> int:
-        """Counts an attempt; returns how many in a row, including this one, had the same action.
+        """Counts an attempt, and returns how many attempts in a row, including this one, had the same action.
 
-        ``last_action`` and ``last_error`` tell what is still to be confirmed, until the position advances.
+        Until the position advances, ``last_action`` and ``last_error`` are the problem that is still to be confirmed.
         """
         if action is not self.last_action:
             self._attempts = 0
@@ -173,7 +174,7 @@ class FetchPosition:
         return self._attempts
 
     def note_no_records(self, problem: str) -> None:
-        """Notes why an intact response has no records. What earlier ones said does not count any more."""
+        """Notes why an intact response has no records. The problems of earlier responses no longer count."""
         self.last_problem = problem
         self._attempts, self.last_action = 0, None
         self.backoff = 0.0
@@ -181,7 +182,7 @@ class FetchPosition:
     def note_damage(self, damage: str) -> tuple[int, int]:
         """Notes damage in the records that were fetched from the current offset.
 
-        Returns how many responses had it, and how many in a row had any damage, both including this one.
+        Returns how many responses had this damage, and how many responses in a row had any. Both include this response.
         """
         if self._damaged_at != self.offset:
             self._damaged_at, self._damages = self.offset, []
@@ -198,7 +199,8 @@ class FetchPosition:
         """Delays the next fetch after a response without progress, twice as long as the last time.
 
         Args:
-            sent_at: the time of that fetch. The delay counts from it, so that the wait of a broker is part of it.
+            sent_at: the time of that fetch, from which the delay counts. So the time that a broker waits is part of the
+                delay.
             min_pause: the first delay in seconds.
             max_pause: the maximum delay in seconds.
         """

@@ -15,7 +15,7 @@ class PreferredReplicas:
 
     Args:
         rack: the rack of this executor.
-        max_age: how long a follower is used before the leader is asked again, in seconds.
+        max_age: how long the task reads from a follower before it asks the leader again, in seconds.
     """
 
     def __init__(self, rack: str | None, max_age: float, clock: Clock) -> None:
@@ -34,31 +34,33 @@ class PreferredReplicas:
         return leader
 
     def rack(self, partitions: set[TopicPartition]) -> str | None:
-        """The rack in a fetch of these partitions; None makes the leader send the records itself."""
+        """The rack to send in a fetch of these partitions. ``None`` makes the leader send the records itself."""
         if partitions & self._leader_only:
             return None
         return self._rack
 
     def follow(self, tp: TopicPartition, follower: int, asked: int) -> None:
-        """The broker ``asked`` named a preferred read replica. Only a leader does, and it names another broker."""
+        """Follows the preferred read replica that the broker ``asked`` named. Only a leader may name one, and another
+        broker."""
         if follower == asked or tp in self._followers:
             if tp not in self._leader_only:
                 named = f"broker {asked} sent no records, but named broker {follower} as preferred replica"
-                log.warning("fetch: %s is read from its leader: %s", tp, named)
+                log.warning("fetch: reading %s from its leader: %s", tp, named)
             self._followers.pop(tp, None)
             self._leader_only.add(tp)
             return
-        log.info("fetch: %s is read from broker %d, the preferred replica for rack %s", tp, follower, self._rack)
+        log.info("fetch: reading %s from broker %d, the preferred replica for rack %s", tp, follower, self._rack)
         self._followers[tp] = follower, self._clock() + self._max_age
 
     def return_to_leader(self, tp: TopicPartition, reason: str) -> bool:
-        """Reads the partition from its leader until the task ends; returns whether it was read from a follower.
+        """Reads the partition from its leader until the task ends. Returns whether the task read it from a follower
+        before.
 
-        The leader would name the same follower while that is in sync, even if this executor cannot reach it.
+        The leader would name the same follower as long as it is in sync, even if this executor cannot reach it.
         """
         follower, _ = self._followers.pop(tp, (None, 0.0))
         if follower is None:
             return False
-        log.warning("fetch: %s is read from its leader again, because broker %d failed: %s", tp, follower, reason)
+        log.warning("fetch: reading %s from its leader again, because broker %d failed: %s", tp, follower, reason)
         self._leader_only.add(tp)
         return True

@@ -1,9 +1,9 @@
 """Records that a task received beyond the end of its range, kept for the next micro-batch of the query.
 
-A broker sends whole record batches, and asking for a little more saves requests. The records are kept in a file for
-each partition, because the next task may run in another Python worker of the executor. The files lie in the directory
-for temporary files that Spark gives to its workers, and that it removes when the executor ends. Nothing relies on
-them: a task without them fetches.
+A broker sends whole record batches, and requesting a little more saves requests. The records are kept in a file for
+each partition, because the next task may run in another Python worker of the executor. The files are in the directory
+for temporary files that Spark gives to its workers, and removes when the executor ends. Nothing relies on the files: a
+task that finds none fetches the records.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ log = logging.getLogger(__name__)
 LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
 """The environment variable with Spark's directories for temporary files, which are private to the user."""
 MAX_BUFFERED_BYTES = 32 * 2**20
-"""Maximum size in bytes of the records that one task keeps, and of those that it takes into memory."""
+"""Maximum size in bytes of the records that one task writes to files, and of the records that it reads from files."""
 MIN_BYTES = 4096
-"""Minimum size in bytes of buffered records. To receive fewer again costs less than a file."""
+"""Minimum size in bytes of buffered records. Fetching fewer bytes again costs less than a file."""
 MAX_AGE = 600.0
-"""How long the files of a query are kept without a change, in seconds. Afterwards the query has probably ended."""
+"""How long the files of a query are kept after the last change, in seconds. By then, the query has probably ended."""
 
 REMOVAL_INTERVAL = 60.0
-"""How often a worker looks for such files, in seconds."""
+"""Minimum seconds between two removals of such files by one worker."""
 
 _PREFIX = "kafka-group-"
 _CHECKSUM = struct.Struct(">I")
 """The CRC-32C of all bytes after it. The checksums of record batches cover neither their offsets nor their lengths."""
 _HEADER = struct.Struct(">qi")
-"""The first offset that the records are complete from, and the leader epoch that they were read under."""
+"""The offset from which the records are complete, and the epoch of the leader that sent them."""
 _next_removal = [0.0]
 
 
 def query_directory(query_id: str) -> Path | None:
-    """The directory for what the workers of one executor share of a run of a query; it may not exist yet.
+    """The directory that the workers of one executor share for a run of a query. It may not exist yet.
 
     ``None`` without an id of the run, or if Spark gives no directory for temporary files.
     """
@@ -59,7 +59,7 @@ class ReadAheadBuffer:
     """The buffered records of one run of a query on one executor, for one task.
 
     Args:
-        query_id: identifies the run of the query; without one nothing is kept.
+        query_id: identifies the run of the query. Without an id, nothing is kept.
     """
 
     def __init__(self, query_id: str) -> None:
@@ -69,9 +69,9 @@ class ReadAheadBuffer:
             _remove_old(self._directory.parent)
 
     def take(self, wanted: OffsetRange) -> RecordBatches | None:
-        """The kept record batches with the first records of the range; None if there are none.
+        """The kept record batches with the first records of the range; ``None`` without any.
 
-        The leader epoch must be that of the range: then the leader has only appended to the log since.
+        Their leader epoch must equal that of the range: then the leader has only appended to the log since.
         """
         path = self._path(wanted)
         if path is None:
@@ -79,7 +79,7 @@ class ReadAheadBuffer:
         try:
             size = path.stat().st_size - _CHECKSUM.size - _HEADER.size
             if self._left_to_take < size <= MAX_BUFFERED_BYTES:
-                return None  # several tasks kept what this one is to read
+                return None  # several tasks have kept the records of this task's ranges
             start, epoch, records = _read(path)
             batches = find_record_batches(wanted.tp, records)
             next_offset = batches.next_offset
@@ -123,7 +123,7 @@ class ReadAheadBuffer:
                 file.write(rest.records)
             temporary.replace(path)
         except OSError as error:
-            log.info("fetch: cannot keep records of %s: %s", read.tp, error)
+            log.info("fetch: cannot buffer records of %s for the next batch: %s", read.tp, error)
             _unlink(temporary)  # it takes up space on a disk that may be full
 
     def _path(self, offset_range: OffsetRange) -> Path | None:
@@ -139,7 +139,7 @@ def _read(path: Path) -> tuple[int, int, memoryview]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not one that this version wrote completely, or its bytes have changed.
+        ValueError: the file is incomplete, from another version, or its bytes have changed.
     """
     with path.open("rb") as file:
         content = memoryview(file.read(_CHECKSUM.size + _HEADER.size + MAX_BUFFERED_BYTES + 1))
@@ -153,11 +153,11 @@ def _read(path: Path) -> tuple[int, int, memoryview]:
 
 
 def _first_records(wanted: OffsetRange, start: int, batches: RecordBatches) -> RecordBatches | None:
-    """The record batches with the first records of the range; None if they are not there, or are damaged."""
+    """The record batches with the first records of the range; ``None`` if they are missing or damaged."""
     if start > wanted.start:
         return None
     found = batches.between(wanted.start, wanted.end)
-    # Behind a gap there may be a damaged header: the broker's answer shows it.
+    # A gap may come from a damaged header: the broker's response shows which.
     if not len(found) or found.base_offset(0) > wanted.start:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Reads the ranges of a task as Arrow record batches, and fetches the next records while it decodes the last.
+"""Reads the ranges of a task as Arrow record batches, and fetches the next records while it decodes the last ones.
 
 A reused Python worker keeps its connections from one task to the next. After an election the reader checks that the
 new leader has the range (KIP-320).
@@ -59,8 +59,8 @@ def read(task: FetchTask) -> Generator[pa.RecordBatch, None, None]:
 
 
 def _with_host(error: RetriableError | AuthenticationFailed | ProtocolError) -> GroupSourceError:
-    """The same error with the name of this host: the others may reach the brokers, and Spark's own text may name an
-    executor by its number only."""
+    """The same error with the name of this host, because other hosts may reach the brokers, and Spark's own message may
+    show only the number of the executor."""
     return type(error)(f"{error.happened} The task ran on host {socket.gethostname()}.", error.action)
 
 
@@ -107,11 +107,12 @@ class TaskReader:
         if response is not None:
             fetch.connection.reuse_buffer(response)
         if fetch.advanced():
-            # Not before the rows: the time that Spark needs for them is not a lack of progress.
+            # Recorded after the rows: the time that Spark needs for them is not a lack of progress.
             self._timeout.record_progress()
 
     def _timed(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """These rows; the time until Spark has taken them is no wait for a broker."""
+        """These rows. Notes the time until Spark has taken them, because meanwhile the task does not wait for a
+        broker."""
         began = self._clock()
         yield from rows
         self._timeout.record_taken(self._clock() - began)
@@ -126,11 +127,11 @@ class TaskReader:
         return taken
 
     def _kept_rows(self, kept: list[PartitionRecords]) -> Iterator[pa.RecordBatch]:
-        """The rows of kept records. Those that cannot be decoded are removed, and the task fetches them."""
+        """The rows of kept records. Removes records that cannot be decoded, and the task fetches them instead."""
         try:
             yield from self._rows(kept, lambda position, error: self._kept.remove(position.range, error.happened))
         except RecordsError as error:
-            # Rows were returned already. The next attempt of the task fetches.
+            # The task has already returned rows of these records, so it fails. Its next attempt fetches them.
             for records in kept:
                 self._kept.remove(self._position(records).range, error.happened)
             raise
@@ -138,11 +139,11 @@ class TaskReader:
     def _rows(
         self, partitions: list[PartitionRecords], handle_damage: Callable[[FetchPosition, RecordsError], None]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of these partitions, without those that cannot be decoded: their positions move back.
+        """The rows of these partitions. Leaves out partitions that cannot be decoded, and moves their positions back.
 
         Raises:
-            CorruptRecords, UnsupportedRecords: this shows only behind the first row. Checksums are compared before it,
-                so these records have been written so, and another response would be equal.
+            CorruptRecords, UnsupportedRecords: records after the first row cannot be decoded. Checksums are compared
+                before the first row, so the log itself has such records, and another response would be equal.
         """
         rows = self._decoder.decode(partitions)
         try:
@@ -157,7 +158,7 @@ class TaskReader:
     def _intact(
         self, partitions: list[PartitionRecords], handle_damage: Callable[[FetchPosition, RecordsError], None]
     ) -> list[PartitionRecords]:
-        """The partitions that can be decoded. The others are handled, and their positions move back."""
+        """The partitions that can be decoded. Handles the damage of the others, and moves their positions back."""
         intact = []
         for records in partitions:
             try:
@@ -173,7 +174,7 @@ class TaskReader:
         return next(position for position in self._positions if position.tp == records.batches.tp)
 
     def _handle_damage(self, fetch: InFlightFetch, position: FetchPosition, error: RecordsError) -> None:
-        """Drops the connection that damaged records came from, and lets the position fetch them again."""
+        """Drops the connection over which damaged records came, and lets the position fetch them again."""
         self._kept.remove(position.range, error.happened)
         self._fetches.drop_connection(fetch)
         self._errors.handle_damage(position, error)
@@ -238,10 +239,10 @@ class TaskReader:
         return None
 
     def _wait_for_progress(self, fetch: InFlightFetch) -> None:
-        """Delays the next fetch of positions that a response without records brought no further.
+        """Delays the next fetch of positions that a response without records did not advance.
 
-        A broker waits for records up to the maximum wait, which is part of the delay: a fetch after that wait is sent
-        at once, as is one for more bytes or to another broker. An error has its own backoff.
+        A broker waits for records up to the maximum wait, which is part of the delay: after that wait, the next fetch
+        is sent at once. So is a fetch for more bytes or to another broker. An error has its own backoff.
         """
         min_pause = self._cluster.options.retry_backoff
         max_pause = max(self._fetches.max_wait, min_pause)
@@ -279,9 +280,10 @@ class TaskReader:
         return self._advance(position, batches, data.aborted)
 
     def _next_batch_may_contradict(self, position: FetchPosition, batches: RecordBatches, high_watermark: int) -> bool:
-        """Whether the only record batch of a response has to wait for its successor, which a larger response may hold.
+        """Whether the only record batch of a response must wait for the next record batch, which a larger response may
+        hold.
 
-        The gap before it is one of compaction, or the base offset is wrong: the successor shows which.
+        Either compaction left the gap before it, or its base offset is wrong: the next record batch shows which.
         """
         next_offset = batches.next_offset
         is_behind_gap = position.offset < batches.base_offset(0)
@@ -296,7 +298,8 @@ class TaskReader:
     def _advance(
         self, position: FetchPosition, batches: RecordBatches, aborted: Sequence[tuple[int, int]] = ()
     ) -> PartitionRecords:
-        """Advances by the headers of the record batches: markers and gaps may follow the last visible record."""
+        """Advances the position to the end that the headers of the record batches name: markers and gaps may follow the
+        last visible record."""
         records = PartitionRecords(batches, position.offset, position.range.end, aborted)
         next_offset = batches.next_offset
         if next_offset is None:
@@ -308,7 +311,7 @@ class TaskReader:
         """Requests more bytes, because the first record batch did not fit in the response.
 
         Raises:
-            CorruptRecords: there was room for it, or no response has room for it: its length is wrong.
+            CorruptRecords: its length is wrong, because this response had room for it, or because no response has.
         """
         received, size = len(batches.records), batches.incomplete_batch_size
         if size is None:
@@ -327,8 +330,8 @@ class TaskReader:
         if data.high_watermark <= position.offset:
             self._errors.handle_early_end(position, data.high_watermark)
             return
-        # A quota, an open transaction, other partitions that filled the response, or a large record batch: the broker
-        # sends it only if it comes first in a response.
+        # The reason is a quota, an open transaction, other partitions that filled the response, or a large record
+        # batch, which the broker sends only if it comes first in a response.
         ends = f"last stable offset {data.last_stable_offset}, end offset {data.high_watermark}"
         position.note_no_records(f"the broker sent no records; {ends}")
         if position.partition_max_bytes <= min(unused_bytes, position.max_bytes // 2):
@@ -342,7 +345,8 @@ class TaskReader:
             self._timeout.check()
 
     def _decide_pending(self) -> None:
-        """Decides on lost records now: a short poll timeout ends before the attempts that would confirm a loss."""
+        """Decides now whether records are lost, because a short poll timeout ends before the attempts that would
+        confirm it."""
         deadline = self._errors.deadline()
         for position in self._positions:
             if not position.done and not deadline.expired():

@@ -16,10 +16,10 @@ from spark_group_source.wire.wire_options import WireOptions
 class FetchTask:
     """Ranges of offsets and everything needed to read them on an executor; picklable.
 
-    ``schema`` has the columns to build, of :mod:`spark_group_source.records.columns`. ``query_id`` identifies the run
-    of a query. Its later tasks read what this one received beyond its ranges; without an id nothing is kept. ``token``
-    is the driver's OAuth token, if it has one. ``cluster_id`` is the cluster of the ranges, empty if unknown. Each
-    partition has at most one range.
+    ``schema`` names the columns to build, from :mod:`spark_group_source.records.columns`. ``query_id`` identifies the
+    run of a query, whose later tasks use the records that this task received beyond its ranges. Without an id, nothing
+    is kept. ``token`` is the driver's OAuth token, if it has one. ``cluster_id`` is the cluster of the ranges, empty if
+    unknown. Each partition has at most one range.
     """
 
     ranges: tuple[OffsetRange, ...]

@@ -17,8 +17,9 @@ class FetchSettings:
     executor, so a new field needs no other code.
 
     ``fetch_max_bytes`` is the size of a fetch response, which bounds the memory of a task; only a larger single record
-    batch exceeds it. ``max_partition_fetch_bytes`` is the part of a response that one partition may take, the whole if
-    None. A broker waits for ``min_bytes``, up to ``max_wait``. A task fails after ``poll_timeout`` without progress.
+    batch exceeds it. ``max_partition_fetch_bytes`` is the part of a response that one partition may take; ``None`` for
+    the whole response. A broker waits for ``min_bytes``, up to ``max_wait``. A task fails after ``poll_timeout``
+    without progress.
     """
 
     read_committed: bool = False

@@ -15,15 +15,15 @@ from spark_group_source.text import some
 log = logging.getLogger(__name__)
 
 WARN_AFTER = 15.0
-"""Seconds without records of a partition until a warning. Nothing else shows why a batch does not end."""
+"""Seconds without records of a partition before a warning. Nothing else shows why a batch does not end."""
 
 UNREACHED_TIMEOUT = 30.0
 """Seconds after which a task fails if no broker was ever reached from its executor. The driver has reached one, so the
 addresses, the network or the settings are wrong here, and the next attempt may run on another executor."""
 
 MIN_LOOKUP = 5.0
-"""Minimum seconds of a lookup that ends when a warning may be due. One that is cut shorter would fail for that alone,
-and its error would hide the real problem."""
+"""Minimum seconds of a lookup that ends early because a warning may be due. A shorter lookup would fail for lack of
+time, and its error would hide the real problem."""
 
 CHECK_MARGIN = 1.0
 """How many seconds early a check may be. A lookup that no broker answers ends up to one backoff before its deadline,
@@ -66,7 +66,7 @@ class TaskTimeout:
         return min(self._check_at, self.fails_at)
 
     def limit(self, deadline: Deadline) -> Deadline:
-        """The deadline of a lookup: that of its request, or the next check of this timeout if that is earlier."""
+        """The deadline of a lookup: the earlier of ``deadline`` and the next check of this timeout."""
         now = self._clock()
         if not self._contact.made:
             deadline = deadline.at_most(self.fails_at - now)
@@ -91,7 +91,7 @@ class TaskTimeout:
         self._taken_by_spark += seconds
 
     def check(self) -> None:
-        """Warns of the partitions whose records do not come, with the reasons; at most each minute."""
+        """Warns of the partitions whose records do not come, with the reasons; at most once a minute."""
         if self._clock() < self._check_at - CHECK_MARGIN:
             return
         waiting: list[FetchPosition] = []
@@ -113,8 +113,8 @@ class TaskTimeout:
         return self._own_time() - position.waiting_since
 
     def _must_warn_of(self, position: FetchPosition) -> bool:
-        """Whether a position that has waited long makes no progress. It may only wait for its turn: the partitions that
-        come first in a response leave no room for others."""
+        """Whether a position that has waited long makes no progress. A position may only wait for its turn, because
+        partitions that come first in a response leave no room for others."""
         is_failing = position.backoff > 0
         is_task_silent = self._clock() - self._last_progress >= WARN_AFTER - CHECK_MARGIN
         return is_failing or is_task_silent
@@ -133,7 +133,8 @@ class TaskTimeout:
             )
         else:
             log.warning(
-                "fetch: host %s: this executor has never reached a broker; the task fails in %.0f s if it does not: %s",
+                "fetch: host %s: this executor has never reached a broker; the task fails in %.0f s unless it reaches"
+                " one: %s",
                 host,
                 left,
                 _problems(waiting),
@@ -141,14 +142,15 @@ class TaskTimeout:
 
     def is_over(self) -> bool:
         """Whether the task fails now."""
-        # The same comparison as for the wait: with any other, rounding could leave no time to wait and none passed.
+        # Must compare as the wait does: otherwise, after rounding, no time might be left to wait although the timeout
+        # has not passed.
         return self._clock() >= self.fails_at
 
     def fail(self) -> None:
-        """Fails the task because of the positions that are not done; returns if all are.
+        """Fails the task because of the positions that are not done; returns if all positions are done.
 
         Raises:
-            DeadlineExceeded: with the last problem of each.
+            DeadlineExceeded: a position is not done. The error lists the last problem of each such position.
         """
         pending = [position for position in self._positions if not position.done]
         if not pending:

@@ -1,5 +1,5 @@
-"""Whether ranges of offsets have records for a consumer. Their other offsets are those of transaction markers, of
-aborted transactions and of records that compaction removed."""
+"""Whether ranges of offsets have records for a consumer. Other offsets belong to transaction markers, aborted
+transactions and records that compaction removed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def with_records(
     timeout: float,
     identity: ClusterIdentity | None = None,
 ) -> set[TopicPartition]:
-    """The partitions of these ranges that have a visible record there. Reads all of the ranges: keep them short.
+    """The partitions whose range has a visible record. Reads all of the ranges, so keep them short.
 
-    It reads as a task does, over connections of its own, and keeps nothing.
+    Reads as a task does, but over connections of its own, and keeps no records.
 
     Args:
         read_committed: the records of aborted transactions are not visible.
@@ -41,7 +41,7 @@ def with_records(
         GroupSourceError: a leader does not answer, or rejects the fetch; or records are damaged.
     """
     settings = FetchSettings(read_committed=read_committed, fetch_max_bytes=MAX_SCAN_BYTES, poll_timeout=timeout)
-    # Leaders are known to answer, and no lookup may take longer than the call.
+    # The leaders have answered before, and no lookup may take longer than the call.
     wire = replace(wire, rack=None, request_timeout=min(wire.request_timeout, timeout))
     task = FetchTask(tuple(ranges), wire, arrow_schema(("topic", "partition")), settings)
     found: set[TopicPartition] = set()

@@ -78,7 +78,7 @@ def test_after_an_error_of_the_follower_the_leader_is_read(
     assert read_all(fake, request_timeout=0.5) == list(range(20))
     received = [] if fault == {"drop": "before"} else [FOLLOWER]
     assert asked(fake) == [LEADER, *received] + [LEADER] * 4
-    assert "t-0 is read from its leader again, because broker 2" in caplog.text
+    assert "reading t-0 from its leader again, because broker 2" in caplog.text
 
 
 def test_data_loss_is_decided_by_the_leader_and_not_the_follower(fake: FakeKafka) -> None:

@@ -526,7 +526,7 @@ def test_a_broker_that_names_itself_as_preferred_replica_sends_the_records(
 ) -> None:
     fake.next("Fetch", Fault(edit=names_itself, only=lambda request: bool(request.rack_id)), times=100_000)
     assert fetched(fake, (0, 0, 20), rack="here", poll_timeout=5.0) == of(0, 0, 20)
-    assert caplog.text.count("t-0 is read from its leader: broker 1 sent no records") == 1
+    assert caplog.text.count("reading t-0 from its leader: broker 1 sent no records") == 1
 
 
 def test_no_fetch_waits_after_progress_or_after_the_wait_of_a_broker(
