@@ -1,8 +1,8 @@
-"""The age of a lag: how long ago the first record was written that a group has still to read.
+"""The age of a lag: how long ago the first record that a group has still to read was written.
 
-That is the first record at or after the committed offset that a consumer of the group gets. Its timestamp is that of
-the producer (``CreateTime``) or of the broker (``LogAppendTime``), as the topic is configured, and it is compared with
-the clock of this machine. If no such record is left, the age is 0. What cannot be known is absent.
+That is the first record at or after the committed offset that a consumer of the group gets. The producer
+(``CreateTime``) or the broker (``LogAppendTime``) sets its timestamp, as the topic is configured. The age is the
+difference to this machine's clock. If no record is left to read, the age is 0. Unknown ages are left out.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from spark_group_source.offsets import OffsetRange, Offsets, TopicPartition
 from spark_group_source.wire.cluster import Cluster
 
 KEEP = 60.0
-"""Seconds until the first record behind an unchanged commit is looked up again: retention may have deleted it."""
+"""Seconds until the first record after an unchanged commit is looked up again, because retention may have deleted
+it."""
 
 DENIED_AGAIN = 300.0
-"""Seconds until a topic is asked again that this client may not read: each rejection is a line in a broker's log."""
+"""Seconds until the next lookup in a topic that this client may not read, because the broker logs each rejection."""
 
 MAX_CLOCK_DIFFERENCE = 60.0
-"""By how many seconds a timestamp may be later than this machine's clock. Such a record counts as just written. A later
-timestamp is wrong, as one in microseconds is, and says nothing about the age."""
+"""Maximum seconds by which a timestamp may be later than this machine's clock. Such a record counts as just written. An
+even later timestamp is wrong (for example, in microseconds) and says nothing about the age."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OldestRecord:
     """The first record at or after ``position`` and before ``end``.
 
-    ``timestamp`` is in milliseconds since 1970, and ``None`` if there is no record for a consumer.
+    ``timestamp`` is in milliseconds since 1970, or ``None`` without a record for a consumer.
     """
 
     position: int
@@ -38,14 +39,14 @@ class _OldestRecord:
     looked_up_at: float
 
     def is_of(self, position: int, end: int) -> bool:
-        """Whether it still is the first record, if retention has deleted nothing."""
+        """Whether this is still the first record between ``position`` and ``end``, unless retention has deleted it."""
         if self.position != position:
             return False
         return self.timestamp is not None or self.end == end
 
 
 class OldestRecords:
-    """Looks up the oldest records that a group has not committed, and keeps those of commits that do not change.
+    """Looks up the oldest records that a group has not committed, and remembers them until the group commits.
 
     ``denied`` are the topics that this client may not read.
     """
@@ -59,9 +60,9 @@ class OldestRecords:
         self._denied_until = clock()
 
     def look_up(self, positions: Offsets, ends: Offsets, deadline: Deadline) -> None:
-        """Looks up what is not known yet of the records between these offsets, the largest backlogs first.
+        """Looks up the unknown oldest records between these offsets, those of the largest backlogs first.
 
-        A lookup fails for single partitions only. These stay unknown until the next one.
+        A lookup may fail for some partitions. Their records stay unknown until the next lookup.
         """
         now = self._clock()
         if now >= self._denied_until:
@@ -77,7 +78,7 @@ class OldestRecords:
             self._fetch(backlogs, deadline)
 
     def ages(self, positions: Offsets, ends: Offsets, at: float) -> dict[TopicPartition, float]:
-        """The ages of the partitions where they are known, in seconds at the time ``at`` in seconds since 1970."""
+        """The known ages of the partitions in seconds, at the time ``at`` in seconds since 1970."""
         ages: dict[TopicPartition, float] = {}
         for tp in positions.keys() & ends.keys():
             if ends[tp] <= positions[tp]:
@@ -89,7 +90,7 @@ class OldestRecords:
         return ages
 
     def _forget_former(self, positions: Offsets, ends: Offsets, now: float) -> None:
-        """Keeps only the records that are certain to be the first ones still."""
+        """Forgets the records that may no longer be the oldest."""
         kept: dict[TopicPartition, _OldestRecord] = {}
         for tp, known in self._known.items():
             is_fresh = now - known.looked_up_at < KEEP
@@ -111,9 +112,11 @@ class OldestRecords:
 
 
 def age_at(at: float, timestamp: int | None) -> float | None:
-    """The age in seconds of the record with this timestamp, in milliseconds since 1970; ``None`` stands for no record.
+    """The age in seconds of the record with this timestamp, in milliseconds since 1970; 0 if ``timestamp`` is ``None``,
+    which stands for no record.
 
-    ``None`` if the record has no timestamp, or one that is later than any clock.
+    Returns ``None`` if the record has no timestamp, or a timestamp that is later than :data:`MAX_CLOCK_DIFFERENCE`
+    allows.
     """
     if timestamp is None:
         return 0.0

@@ -15,9 +15,9 @@ Key = tuple[int, TopicPartition]
 class Backlog:
     """The backlog of one run, in offsets.
 
-    In each partition the backlog starts where the first batch seen of it starts, and ends at the end offset of that
-    time. It excludes later records, as an AvailableNow run does. A rebalance removes revoked partitions from the
-    query's backlog, and adds assigned partitions.
+    In each partition, the backlog starts where the first batch that this object sees starts, and ends at the end offset
+    of that time. It excludes later records, as an AvailableNow run does. A rebalance removes revoked partitions from
+    the query's backlog, and adds assigned partitions.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Backlog:
     def _update_owned(self, number: int, source: SourceProgress) -> set[Key]:
         """Updates the partitions that the query owns, and returns them.
 
-        Without end offsets (PySpark 4.1) these are all partitions that the query has ever read.
+        Without end offsets (PySpark 4.1), these are all partitions that the query has ever read.
         """
         owned = set()
         for tp, offsets in source.batch.ranges.items():

@@ -29,18 +29,19 @@ SAMPLE_TIMEOUT = 5.0
 """Maximum time of a lookup, in seconds."""
 
 SHARE_FOR_AGES = 0.2
-"""Part of the time of a lookup that is left for the ages if a leader does not return its end offsets."""
+"""Share of a lookup's time that is reserved for the ages, if a leader does not return its end offsets."""
 
 CLIENT_ID_LENGTH = 150
-"""Maximum length of the default client id in characters: a group's id may fill the whole field of a request."""
+"""Maximum length of the default client id in characters. A group's id alone may fill the whole field of a request."""
 
 
 class GroupLagClient:
     """Looks up the group ``kafka.group.id``, in the topics of ``subscribe``, ``subscribePattern`` or ``assign``.
 
-    A lookup sends one request to the coordinator and one to each leader, and for the ages of partitions with a lag one
-    to three small fetches to each leader. Connections stay open until :meth:`close`; a later lookup opens new ones.
-    Use a client from one thread only. This source commits every partition that it owns, so none of these is missing.
+    A lookup sends one request to the coordinator and one to each leader. For the ages of partitions with a lag, it also
+    sends one to three small fetches to each leader. Connections stay open until :meth:`close`; a later lookup opens new
+    ones. Use a client from one thread only. This source commits every partition that it owns, so a lookup misses none
+    of them.
 
     Args:
         options: the source's options, including security. With ``kafka.isolation.level=read_committed`` the end offset
@@ -71,7 +72,7 @@ class GroupLagClient:
         self._without_ages: set[str] = set()
 
     def sample(self) -> Sample:
-        """Returns the group's committed offsets, and the present end offsets of those partitions with the ages.
+        """Returns the group's committed offsets, with the current end offsets and ages of the same partitions.
 
         The sample leaves out partitions without a commit, and deleted partitions. It has no ages in topics that this
         principal may not read.
@@ -86,7 +87,7 @@ class GroupLagClient:
         for tp, commit in committed.items():
             if self._is_selected(tp):
                 positions[tp] = commit.offset
-        # End offsets are looked up second: otherwise a group that commits meanwhile has a negative lag.
+        # End offsets are looked up second. Otherwise, a group that commits in between would have a negative lag.
         ends = list_offsets(
             self._cluster,
             dict.fromkeys(positions, LATEST),
@@ -101,7 +102,7 @@ class GroupLagClient:
         return Sample(at, existing, ends.offsets, self._oldest.ages(existing, ends.offsets, at))
 
     def describe(self) -> GroupDescription:
-        """Returns state, members and assignment of the group. If there is no such group, the state is ``Dead``.
+        """Returns the state, members and assignment of the group. If the group does not exist, its state is ``Dead``.
 
         Raises:
             BrokerUnavailable, DeadlineExceeded: the brokers are unreachable; a later lookup may succeed.
@@ -135,7 +136,7 @@ class GroupLagClient:
 
 
 COORDINATOR_BACKOFF = 0.1
-"""Time between two requests to a coordinator that has just moved or still loads the group, in seconds."""
+"""Seconds between two requests to a coordinator that has just moved or is still loading the group."""
 
 
 def _retry_until_response(request: Callable[[], Result | RequestFailed], deadline: Deadline) -> Result:
@@ -149,15 +150,15 @@ LOOKUP_INTERVAL = 1.0
 """Minimum time between two lookups, in seconds: small batches may end several times a second."""
 
 LOOKUP_FACTOR, MAX_LOOKUP_INTERVAL = 20.0, 10.0
-"""The time between two lookups is at least this many times the duration of the last one, up to so many seconds: lookups
-of many partitions take a broker's time and bytes."""
+"""The pause after a lookup is at least this factor times its duration, up to this maximum in seconds, because lookups
+of many partitions cost the brokers time and bytes."""
 
 MIN_BACKOFF, MAX_BACKOFF = 5.0, 60.0
 """Minimum and maximum time without a lookup after a failure, in seconds. It doubles with each failure."""
 
 
 class ThrottledLagClient:
-    """Looks up a group when a lookup is due. After a failed lookup it logs a warning and backs off."""
+    """Looks up a group when a lookup is due. After a failed lookup, it logs a warning and backs off."""
 
     def __init__(self, client: GroupLagClient, clock: Clock = monotonic) -> None:
         self._client = client
@@ -171,7 +172,8 @@ class ThrottledLagClient:
         return self._client.group
 
     def sample(self, last: bool = False) -> Sample | None:
-        """The result of a lookup; ``None`` if none is due. The ``last`` lookup is due unless the client backs off."""
+        """The result of a lookup; ``None`` if no lookup is due. The ``last`` lookup is due unless the client backs
+        off."""
         if not self._is_due(last):
             return None
         began = self._clock()

@@ -1,4 +1,4 @@
-"""A consumer group seen from outside: its partitions as a table, and a page with what happened to it for some time."""
+"""A consumer group seen from outside: its partitions as a table, and its lag and rebalances over time as a page."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ COLUMNS = (
     *("CONSUMER-ID", "HOST", "CLIENT-ID"),
     "AGE-SECONDS",
 )
-"""Those of ``kafka-consumer-groups --describe``, in its order: scripts that pick columns work with both. The
-last one is this package's own."""
+"""The columns of ``kafka-consumer-groups --describe``, in the same order, so that scripts that pick columns work with
+both. The last column is this package's own."""
 
 UNSHOWN = "-"
 """Stands for an unknown value."""
@@ -53,7 +53,7 @@ class Snapshot:
         return owners
 
     def partitions(self, group_id: str) -> Table:
-        """A row for each partition that has a commit or an owner; ``-`` stands for what is unknown."""
+        """A row for each partition that has a commit or an owner; ``-`` stands for an unknown value."""
         owners = self.owners()
         positions, ends = self.sample.positions, self.sample.ends
         lags = {each.tp: each.lag for each in self.sample.partitions()}
@@ -77,7 +77,7 @@ class Snapshot:
 
 
 def snapshot(client: GroupLagClient) -> Snapshot:
-    """Looks the group up.
+    """Looks up the group.
 
     Raises:
         GroupSourceError: the group does not exist.
@@ -125,7 +125,7 @@ _SETTLED = ("Stable", "Empty", "Dead", UNKNOWN)
 
 
 def rebalances(snapshots: Sequence[Snapshot]) -> Table:
-    """Each change of members or owners, at the first snapshot after its rebalance."""
+    """A row for each change of members or owners, at the first snapshot after its rebalance."""
     rows: list[tuple[object, ...]] = [("UTC", "joined", "left", "partitions with a new owner")]
     for before, after in pairwise(_settled(snapshots)):
         old, new = _member_ids(before), _member_ids(after)
@@ -144,7 +144,7 @@ def _member_ids(seen: Snapshot) -> set[str]:
 
 
 def _moved(before: Snapshot, after: Snapshot) -> int:
-    """The number of partitions that have another owner than before, or none."""
+    """The number of partitions whose owner has changed."""
     was, now = before.owners(), after.owners()
     moved = 0
     for tp in was.keys() | now.keys():

@@ -27,7 +27,7 @@ from spark_group_source.lag.source_progress import SourceProgress, epoch_seconds
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL = 10.0
-"""Minimum time between two lines about one source, in seconds: small batches may end several times a second."""
+"""Minimum seconds between two lines about one source: small batches may end several times a second."""
 
 
 class LogSink:
@@ -68,14 +68,15 @@ class LagListener(StreamingQueryListener):
 
     Without ``client`` the figures come from the query's progress (PySpark 4.2 or later): the partitions that the query
     owns, and their end offsets when it planned the batch. With ``client`` each event looks up the group from outside:
-    all committed offsets of the group, and the present end offsets.
+    all committed offsets of the group, and the current end offsets.
 
     Spark delivers events one after another, on a thread that never blocks a query. Exceptions of sinks are logged.
 
     Args:
         sinks: functions that receive the reports.
         client: looks up the group. The listener closes it when the last query ends; it can be used again.
-        query_name: the only query to report; ``None`` reports all. With ``client``, name the query of that group.
+        query_name: the only query to report; ``None`` reports all. With ``client``, name the query of the client's
+            group.
     """
 
     def __init__(self, *sinks: Sink, client: GroupLagClient | None = None, query_name: str | None = None) -> None:
@@ -86,7 +87,9 @@ class LagListener(StreamingQueryListener):
         self._query_name = query_name
         self._runs: dict[str, _Run] = {}
         if client is None and not hasattr(DataSourceStreamReader, "reportLatestOffset"):
-            log.warning("no lag is reported: before 4.2 PySpark shows no end offsets; pass a lag client to LagListener")
+            log.warning(
+                "cannot report the lag: PySpark before 4.2 shows no end offsets; pass a lag client to LagListener"
+            )
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Notes a query that is about to start; the query waits for this call."""

@@ -16,7 +16,8 @@ class PartitionLag:
     """One partition: ``position`` is the next offset to process, ``end`` the next offset to write.
 
     ``end`` is the high watermark, or with ``read_committed`` the last stable offset. ``age`` is how many seconds ago
-    the first record at or after ``position`` was written: 0 if there is none before ``end``, ``None`` if it is unknown.
+    the first record at or after ``position`` was written: 0 if no record is left before ``end``, ``None`` if it is
+    unknown.
     """
 
     tp: TopicPartition
@@ -34,8 +35,8 @@ class PartitionLag:
 class Sample:
     """The result of one lookup at time ``at``, in seconds since 1970.
 
-    If a leader did not return a partition's end offset, only ``positions`` has that partition: its lag is unknown.
-    ``ages`` lacks the partitions whose age is unknown.
+    If a leader did not return the end offset of a partition, only ``positions`` has that partition, and its lag is
+    unknown. ``ages`` leaves out partitions whose age is unknown.
     """
 
     at: float
@@ -77,8 +78,9 @@ class LagReport:
         source: the number of the source in the query's progress.
         group: the consumer group if a lag client looked it up; ``None`` if the figures come from the query's progress.
         unknown: the partitions whose lag is unknown, because no leader returned the end offset.
-        counters: what happened to the query's membership, up to the last batch; ``None`` before it, and on PySpark 4.1.
-        limit: what limited the last batch; ``None`` without an option that limits batches, and on PySpark 4.1.
+        counters: the counters of the query's membership up to the last batch; ``None`` before the first batch, and on
+        PySpark 4.1. limit: what limited the last batch; ``None`` without an option that limits batches, and on PySpark
+        4.1.
     """
 
     query: str
@@ -94,7 +96,7 @@ class LagReport:
 
     @property
     def total(self) -> int:
-        """Offsets left to process in all partitions: a minimum if the lag of a partition is ``unknown``."""
+        """Offsets left to process in all partitions. At least so many, if the lag of a partition is ``unknown``."""
         return sum(each.lag for each in self.partitions)
 
     @property
@@ -113,7 +115,7 @@ class LagReport:
 
     @property
     def unknown_ages(self) -> tuple[TopicPartition, ...]:
-        """The partitions whose age is unknown, sorted; those whose lag is ``unknown`` are among them."""
+        """The partitions whose age is unknown, sorted. They include the partitions whose lag is ``unknown``."""
         ages = [each.tp for each in self.partitions if each.age is None]
         return tuple(sorted([*ages, *self.unknown]))
 

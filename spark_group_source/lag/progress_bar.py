@@ -19,7 +19,8 @@ UPDATE_INTERVAL = 0.5
 """Time between two updates of the bar, in seconds."""
 
 JOIN_TIMEOUT = 10.0
-"""How long the end of a block waits for an update in progress, in seconds. A server that died may never answer it."""
+"""How long the end of a block waits for an update that is still running, in seconds. A server that died may never
+answer."""
 
 
 class Progress(Protocol):
@@ -60,7 +61,7 @@ def progress_bar(query: Query, **options: Any) -> Iterator[tqdm[Any]]:
     batch ends, so set ``maxOffsetsPerTrigger`` to see steps. If the query fails, the bar stays at its last value.
 
     Args:
-        query: a running or ended query, also of Spark Connect.
+        query: a running or ended query. It may be a query of Spark Connect.
         options: arguments for ``tqdm``, for example ``desc`` or ``file``.
     """
     arguments = {"desc": query.name or "backlog", "unit": " records", "unit_scale": True, **options}
@@ -99,18 +100,19 @@ class _BarUpdater:
             if self._query.exception() is not None:
                 self._bar.set_postfix_str("failed")
             elif not self._query.isActive:
-                # Another member may have read a part, or the trigger may have stopped the query before the end.
+                # Another member may have read a part of the backlog, or the trigger may have stopped the query before
+                # the end.
                 self._set_total(self._bar.n)
                 self._bar.refresh()
         except Exception as error:
-            log.debug("the query's progress is not available any more: %s", error)
+            log.debug("the query's progress is no longer available: %s", error)
 
     def _update_regularly(self) -> None:
         try:
             while not self._finished.wait(UPDATE_INTERVAL):
                 self._update()
         except Exception as error:  # for example, the session was stopped: the bar must not report that
-            log.debug("the query's progress is not available any more: %s", error)
+            log.debug("the query's progress is no longer available: %s", error)
 
     def _update(self) -> None:
         for progress in self._new_progress():
@@ -122,7 +124,7 @@ class _BarUpdater:
 
     def _new_progress(self) -> Sequence[Progress]:
         if self._backlog.total is None:
-            # The backlog begins with the first batch, and several batches may have ended between two updates.
+            # The backlog starts at the first batch, and several batches may have ended since the last update.
             return self._query.recentProgress
         last = self._query.lastProgress
         if last is None:

@@ -24,7 +24,7 @@ PARTITION_GAUGES: dict[str, tuple[str, Callable[[PartitionLag], float | None]]] 
     "position_offset": ("Next offset to process.", lambda each: each.position),
     "log_end_offset": ("High watermark, or with read_committed the last stable offset.", lambda each: each.end),
     "age_seconds": (
-        "Seconds since the first record left to process was written; 0: none is left.",
+        "Seconds since the first record left to process was written; 0: no record is left.",
         lambda each: each.age,
     ),
 }
@@ -88,7 +88,7 @@ COUNTERS: dict[str, tuple[str, Callable[[Counters], int]]] = {
 class LagCollector(Collector):
     """Holds the newest report of each source of each query, for a registry that serves metrics.
 
-    The last report of a query that has ended stays, with its time.
+    After a query has ended, its last report stays, with the time of that report.
     """
 
     def __init__(self) -> None:

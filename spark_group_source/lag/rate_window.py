@@ -9,7 +9,8 @@ from spark_group_source.lag.model import Rates, Sample
 from spark_group_source.offsets import Offsets
 
 WINDOW = 60.0
-"""The time that rates are averaged over, in seconds: several batches of most queries, and short after a change."""
+"""The seconds over which rates are averaged: long enough for several batches of most queries, and short enough to show
+a change soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class _Totals:
 class RateWindow:
     """Rates over the last ``seconds``, or over the last two samples if they are further apart.
 
-    Two samples are compared only in the partitions of both, so an assigned or revoked partition causes no jump. An
-    offset that decreased (a rewind, a recreated topic) counts as no progress, not as a negative rate.
+    Two samples are compared only in the partitions that both have, so an assigned or revoked partition causes no jump.
+    An offset that decreases (a rewind, a recreated topic) counts as no progress, not as a negative rate.
     """
 
     def __init__(self, seconds: float = WINDOW) -> None:
@@ -50,7 +51,7 @@ class RateWindow:
         return self._rates()
 
     def _drop_older_than(self, at: float) -> None:
-        """Drops the totals before this time, except the last one of them: the window begins there."""
+        """Drops the totals before this time, except for the last of these, where the window begins."""
         while len(self._totals) > 2 and self._totals[1].at <= at:
             self._totals.popleft()
 
@@ -71,7 +72,8 @@ def _increase(before: Offsets, after: Offsets) -> int:
 
 
 def _with_known_ends(sample: Sample, ends: Offsets) -> Sample:
-    """The sample with the last ``ends`` of the partitions without one: arrivals count when it is known again."""
+    """The sample, with the last known ``ends`` of partitions without an end offset. Their arrivals count once it is
+    known again."""
     known = dict(sample.ends)
     for tp in sample.unknown():
         if tp in ends:

@@ -2,8 +2,8 @@
 
 Spark's progress holds, for each source of a query, the offset at the end of the batch, in the JSON of
 :class:`~spark_group_source.offsets.BatchOffset`. Since PySpark 4.2 it also holds the latest offset that the source
-reported when it planned the batch (see :mod:`~spark_group_source.offsets`), for the partitions owned then. In
-the progress of a Spark Connect client's query both are text that holds this JSON; in its events they are JSON.
+reported when it planned the batch (see :mod:`~spark_group_source.offsets`), for the partitions that the query owned. In
+the progress of a Spark Connect client's query, both are strings that hold this JSON; in its events, they are JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class SourceProgress:
     """One source of this package in one batch. ``limit`` is what limited it, if an option does.
 
     ``end_offsets`` and ``counters`` are ``None`` if Spark does not show them (PySpark 4.1). ``owned`` are the
-    partitions whose position is in ``batch``: its offset also names partitions that other members own now.
+    partitions whose position is in ``batch``. The offset of ``batch`` may also name partitions that other members own
+    by now.
     """
 
     batch: BatchOffset
@@ -67,7 +68,7 @@ def source_progress(progress: Mapping[str, Any], before: Mapping[int, SourceProg
             owned = frozenset(batch.ranges) & end_offsets.keys()
         had_no_records = source.get("startOffset") == source["endOffset"]
         if had_no_records and number in before:
-            # The offset has no new position for partitions that came back.
+            # The offset has no new position for partitions that this query owns again.
             owned &= before[number].owned
         limit = None
         if isinstance(latest, Mapping) and end_offsets is not None:
@@ -82,7 +83,7 @@ def epoch_seconds(timestamp: str) -> float:
 
 
 def _batch_offset(offset: object) -> BatchOffset | None:
-    """The offset of a batch, or ``None`` if another source wrote it."""
+    """The offset of a batch, or ``None`` if it belongs to another source."""
     if not isinstance(offset, Mapping):
         return None
     if not offset:
@@ -97,7 +98,7 @@ _COUNTER_NAMES = {each.name for each in fields(Counters)}
 
 
 def _reported(latest: object) -> tuple[Offsets | None, Counters | None]:
-    """The end offsets and counters, or ``None``: PySpark 4.1 shows the end of the batch instead."""
+    """The end offsets and counters; ``None`` on PySpark 4.1, which shows the end of the batch instead."""
     if not isinstance(latest, Mapping):
         return None, None
     if _batch_offset(latest) is not None:
@@ -107,7 +108,7 @@ def _reported(latest: object) -> tuple[Offsets | None, Counters | None]:
         return end_offsets, None
     known = {}
     for name, count in counts.items():
-        # A Spark Connect server may have another release of this package, with other counters.
+        # A Spark Connect server may run another release of this package, with other counters.
         if name in _COUNTER_NAMES:
             known[name] = int(count)
     return end_offsets, Counters(**known)

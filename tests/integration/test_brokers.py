@@ -205,7 +205,7 @@ def test_the_replica_in_the_readers_rack_serves_records_even_while_the_leader_is
                 offsets += batch["offset"].to_pylist()
         finally:
             kafka.resume(leading)
-    assert f"{name}-0 is read from broker {follower}, the preferred replica for rack rack-{follower}" in caplog.text
+    assert f"reading {name}-0 from broker {follower}, the preferred replica for rack rack-{follower}" in caplog.text
     assert "from its leader again" not in caplog.text
     assert offsets == list(range(2000))
 

@@ -139,7 +139,7 @@ def test_a_failing_sink_is_logged_and_others_get_the_report(caplog: pytest.LogCa
 def test_a_pyspark_without_end_offsets_warns(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(module, "DataSourceStreamReader", object)
     LagListener()
-    assert "no lag is reported: before 4.2 PySpark shows no end offsets" in caplog.text
+    assert "cannot report the lag: PySpark before 4.2 shows no end offsets" in caplog.text
 
 
 UNREACHABLE = BrokerUnavailable("nobody answers")
