@@ -1,11 +1,12 @@
-"""The Spark application that a query runs in, as its readers know it."""
+"""What the readers of a query know about its Spark application."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
-"""With it, Spark itself bounds AvailableNow runs of sources that cannot, as of all Python sources of PySpark 4.1."""
+"""With this setting, Spark bounds an AvailableNow run of a source that cannot bound it itself. In PySpark 4.1, no
+Python source can."""
 
 
 class Application(NamedTuple):
@@ -14,6 +15,6 @@ class Application(NamedTuple):
     name: str = "pyspark"
     id: str = ""
     encrypts_files: bool = False
-    """Whether Spark encrypts its temporary files. Then this source writes none."""
+    """Whether Spark encrypts its temporary files. If so, this source writes none."""
     wraps_available_now: bool = False
-    """Whether Spark has the setting :data:`WRAPPER` on."""
+    """Whether Spark's setting :data:`WRAPPER` is on."""

@@ -1,8 +1,9 @@
 """Spark's entry point for batch queries: ``spark.read.format("kafka-group")``.
 
-Spark creates the reader, asks it for its partitions and pickles it to the executors, all in a short-lived process. It
-does so once for each loaded DataFrame, when it plans the first action on it. From then on that DataFrame reads the same
-records; a DataFrame that is loaded later gets its own range. PySpark 4.0 does so for each action.
+Spark creates the reader, asks it for its partitions and pickles it to the executors, all in a short-lived process.
+Spark does so once for each DataFrame that ``load()`` returns, when it plans the first action on the DataFrame. Every
+later action reads the same records; the DataFrame of another ``load()`` has its own range. PySpark 4.0 creates a reader
+for each action.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class GroupBatchReader(PartitionReader, DataSourceReader):
 
     @hide_tracebacks()
     def partitions(self) -> list[InputPartition]:
-        """The tasks of the read. The first call looks up where the read starts and ends; later calls return the same.
+        """The tasks of the read. The first call looks up where the read starts and ends; later calls return the same
+        tasks.
 
         Raises:
             GroupSourceError: see :func:`spark_group_source.query.batch_query.plan`.

@@ -23,16 +23,16 @@ else:
 PROC = Path("/proc")
 
 WRITE_TIMEOUT = 1.0
-"""How long a write waits for a full pipe, in seconds. Then that pipe is abandoned: a query must end even if no process
-reads its driver's output."""
+"""How long a write waits for a full pipe, in seconds. After that time the pipe is abandoned, because a query must end
+even if no process reads its driver's output."""
 
 
 class DriverStderr:
-    """A stream to the stderr of the JVM that started this process; ``descriptors`` is empty if there is none.
+    """A stream to the stderr of the JVM that started this process. ``descriptors`` is empty if it cannot be opened.
 
-    It opens the JVM's stderr a second time, so it outlives the JVM. But if that is a file that was not opened for
-    appending (``2> log``), the JVM has its own position in the file and overwrites lines that are appended here. Then
-    the pipe of a ``pyspark.daemon`` comes first, which the JVM copies to its stderr while it is alive.
+    It opens the JVM's stderr a second time, so it outlives the JVM. But if stderr is a file that was not opened for
+    appending (``2> log``), the JVM has its own position in the file and overwrites lines that are appended here. In
+    that case the pipe of a ``pyspark.daemon`` is tried first, which the JVM copies to its stderr while it is alive.
     """
 
     def __init__(self, jvm: int) -> None:
@@ -122,12 +122,13 @@ TIME_FORMAT = "%y/%m/%d %H:%M:%S"
 
 
 def log_to_stderr() -> None:
-    """Logs this package to stderr at ``INFO``, unless logging is configured: Spark configures none in this process."""
+    """Logs this package to stderr at ``INFO``, unless logging is configured. Spark configures no logging in this
+    process."""
     log_package(StderrHandler, logging.INFO)
 
 
 def log_package(create_handler: Callable[[], logging.Handler], level: int) -> None:
-    """Logs this package from ``level`` on, in lines like Spark's, unless logging is configured in this process."""
+    """Logs this package at ``level`` and above, in lines like Spark's, unless logging is configured in this process."""
     package = logging.getLogger("spark_group_source")
     is_configured = package.handlers or logging.getLogger().handlers
     if is_configured:
@@ -142,7 +143,8 @@ class StderrHandler(_StreamHandler):
     """Writes to the stderr of this process, a pipe that the JVM copies to its own stderr.
 
     ``Process.destroy()`` in the JVM sends SIGTERM and closes its end of that pipe at once, so the last lines of a query
-    would be lost. They go to the driver's stderr, which is opened at the start because a dead JVM has none.
+    would be lost. They go to the driver's stderr, which is opened at the start, because that is impossible once the JVM
+    is dead.
     """
 
     def __init__(self) -> None:

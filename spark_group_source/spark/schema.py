@@ -24,7 +24,7 @@ HEADERS = StructField(
 
 
 def source_schema(include_headers: bool) -> StructType:
-    """All columns. For a record without headers, ``headers`` is NULL, not an empty list."""
+    """All columns. The ``headers`` of a record without headers are NULL, not an empty list."""
     columns = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -40,7 +40,8 @@ def source_schema(include_headers: bool) -> StructType:
 
 
 def to_arrow_schema(requested: StructType) -> pa.Schema:
-    """The Arrow columns of a user's schema: any of the source's columns in any order, key and value also as text.
+    """The Arrow columns of a user's schema, which may have any of the source's columns in any order. The key and the
+    value may also be text.
 
     Raises:
         OptionError: a column is unknown, has another type, or is NOT NULL.
@@ -67,10 +68,10 @@ def _check_column(column: StructField, known: dict[str, list[DataType]]) -> None
     types = known.get(column.name, [])
     if column.nullable and column.dataType in types:
         return
-    # The text of a type leaves out whether the items of an array and the fields of a struct may be NULL.
+    # The text of a type does not show whether the items of an array and the fields of a struct may be NULL.
     type_name = column.dataType.simpleString()
     if type_name in [each.simpleString() for each in types]:
-        # Spark would expect NOT NULL from each task, and every task would fail with a schema mismatch.
+        # Spark would expect a NOT NULL column from each task, and every task would fail with a schema mismatch.
         raise OptionError(
             f"The schema asks for column '{column.name}' as NOT NULL, but each column of this source may be NULL.",
             f"Write '{column.name} {type_name}' without NOT NULL in .schema(...). To skip"

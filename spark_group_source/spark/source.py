@@ -25,20 +25,21 @@ class GroupSource(DataSource):
     """``format("kafka-group")``: Kafka topics read as a member of a consumer group."""
 
     application = Application()
-    """For the client id and commit metadata; :func:`register` sets it."""
+    """The application for the client id and commit metadata; :func:`register` sets it."""
 
     notifications = ServerAddress()
     """The socket that reports completed batches; :func:`register` sets it."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # Here and below, a function imports its modules itself: the executors, the stream runner and the planner import
-        # this module too, and each needs only some of the others.
+        # Here and below, each function imports its own modules: the executors, the stream runner and the planner also
+        # import this module, and each of them needs only some of the modules.
         from spark_group_source.options.parsing import parse_options
 
         # Spark constructs the source in load(), so load() rejects wrong options.
         with hide_tracebacks():
-            # As bytes: Spark sends the source to the executors, too, which import nothing of the options and the group.
+            # Bytes, because Spark also sends the source to the executors, which import no modules of the options or the
+            # group.
             self._pickled = pickle.dumps(parse_options(options))
 
     @property
@@ -81,7 +82,7 @@ def register(spark: SparkSession) -> None:
     """Registers ``format("kafka-group")`` in a Spark session. Repeated calls do nothing."""
     from spark_group_source.spark.notifications.set_up import report_completed_batches
 
-    # The processes in which Spark creates readers have no session, so the class carries its name and id.
+    # The processes in which Spark creates readers have no session, so the class carries the application's name and id.
     application = Application(
         name=_setting(spark, "spark.app.name", "pyspark"),
         id=_setting(spark, "spark.app.id", ""),

@@ -23,9 +23,9 @@ def split_into_tasks(
 
     Args:
         ranges: at most one range per partition.
-        min_records: smaller ranges share a task of at least this many offsets, while enough are left.
+        min_records: smaller ranges share a task of at least this many offsets, as long as enough offsets are left.
         max_records: maximum number of offsets in a task; larger ranges are split into even pieces.
-        min_tasks: minimum number of tasks, if there are as many offsets. Even pieces may miss it slightly.
+        min_tasks: minimum number of tasks, unless there are fewer offsets. Even pieces may give slightly fewer tasks.
     """
     ordered = sorted(each for each in ranges if each.size)
     limit = max_records
@@ -73,7 +73,7 @@ def _pack(ranges: Iterable[OffsetRange], min_records: int, limit: int) -> list[T
 
 
 def _split_in_proportion(ranges: Sequence[OffsetRange], count: int) -> list[OffsetRange]:
-    """Splits ranges into ``count`` pieces or so in all, each range in proportion to its offsets.
+    """Splits ranges into about ``count`` pieces in total, each range in proportion to its offsets.
 
     Ranges that stay whole are counted first; the larger ranges then divide the remaining pieces.
     """
@@ -91,7 +91,7 @@ def _split_in_proportion(ranges: Sequence[OffsetRange], count: int) -> list[Offs
 
 
 def _proportion(offsets: OffsetRange, total: int, pieces: int) -> int:
-    """How many of the ``pieces`` of ``total`` offsets are this range's: at least one, and none is empty."""
+    """How many of the ``pieces`` of ``total`` offsets this range gets: at least one, and no piece is empty."""
     # Rounds halves up, as in Java. Python's round() would split two ranges into four where the minimum is five.
     share = int(offsets.size / total * pieces + 0.5)
     return min(max(share, 1), offsets.size)

@@ -1,4 +1,4 @@
-"""Spark's input partitions: each is one task, which reads some ranges and returns their rows."""
+"""Spark's input partitions. Each is one task, which reads some ranges and returns their rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TaskPartition(InputPartition):
 class TaskPlanner:
     """Plans the tasks of a query or a batch query; ``query_id`` identifies a run of a query.
 
-    ``options`` are those of the query, with a client id.
+    ``options`` are the options of the query, with a client id.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ CLIENT_ID_LENGTH = 150
 def _client_id(options: SourceOptions, application: Application) -> str:
     """The query's name in Kafka's tools: application name, topics, application id and process id.
 
-    By the application id a query recognises other queries of its application in its group.
+    The application id lets a query recognise other queries of its application in its group.
     """
     subscription = options.group.subscription
     topics = subscription.pattern
@@ -96,7 +96,7 @@ class PartitionReader:
         """The rows of one task, as Arrow record batches. Runs on an executor."""
         from spark_group_source.fetch.reader import read  # the driver decodes no records
 
-        # If the read has no partitions, Spark calls this with a partition of its own.
+        # If the reader has no partitions, Spark calls this with a partition of Spark's own class.
         if isinstance(partition, TaskPartition):
             warn_on_stderr()
             with hide_tracebacks():

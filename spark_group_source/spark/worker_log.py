@@ -9,8 +9,9 @@ from spark_group_source.spark.runner_log import log_package
 
 
 def warn_on_stderr() -> None:
-    """Logs this package's warnings and errors to stderr, unless logging is configured: Spark configures none here.
+    """Logs this package's warnings and errors to stderr, unless logging is configured. Spark configures no logging
+    here.
 
-    Not the lines at ``INFO``: a task logs each retry of each partition.
+    Lines at ``INFO`` are left out, because a task logs each retry of each partition.
     """
     log_package(lambda: logging.StreamHandler(sys.stderr), logging.WARNING)

@@ -162,7 +162,7 @@ def test_two_queries_of_one_load_log_one_warning_that_names_both(
     run(frame, "second")
     (warning,) = warned()
     assert warning.startswith(
-        f"group {group}: the query second divides the partitions of {name} with first of this application"
+        f"group {group}: the query second shares the partitions of {name} with first of this application"
     )
 
 

@@ -1,1 +1,1 @@
-"""Checks of queries when they start, in the user's process: the only one that sees the plan of a query."""
+"""Checks of queries when they start. They run in the user's process, the only process that sees the plan of a query."""

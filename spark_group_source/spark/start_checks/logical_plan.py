@@ -1,4 +1,4 @@
-"""Spark's logical plan of a query, an object of the JVM: its nodes, and the sources of this package in it."""
+"""Spark's logical plan of a query: its nodes, which are objects of the JVM, and the sources of this package in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StreamSource(NamedTuple):
 
 
 def leaves(plan: Any) -> list[Any]:
-    """The leaves of a plan, equal ones once: Spark creates a source for each."""
+    """The leaves of a plan without duplicates, because Spark creates one source for all equal leaves."""
     return items(plan.collectLeaves().distinct())
 
 
@@ -66,5 +66,5 @@ def kind(node: Any) -> str:
 
 
 def items(sequence: Any) -> list[Any]:
-    """The items of a sequence of Scala's."""
+    """The items of a Scala sequence."""
     return [sequence.apply(number) for number in range(sequence.size())]

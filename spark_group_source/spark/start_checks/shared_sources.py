@@ -1,7 +1,8 @@
 """Streams of one Spark application that share a group and topics: each reads only some of the partitions.
 
-Two sources of one query must not, because a join would miss rows. The exception is a union that treats them alike: each
-record passes it once, whichever of them reads it. Two queries may, to divide their work.
+Two sources of one query must not share partitions, because a join would miss rows. The exception is a union that treats
+both sources alike: each record passes the union once, whichever source reads it. Two queries may share partitions to
+divide their work.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from spark_group_source.spark.start_checks.logical_plan import StreamSource
 
 
 def sharing(sources: Iterable[StreamSource]) -> list[list[StreamSource]]:
-    """The sources that share partitions with other sources: a list for each set of them."""
+    """The sources that share partitions with each other: a list for each group of such sources."""
     found: list[list[StreamSource]] = []
     for source in sources:
         linked, separate = [source], []
@@ -50,7 +51,8 @@ def share(one: SourceOptions, other: SourceOptions) -> bool:
 
 
 def _overlap(one: Subscription, other: Subscription) -> bool:
-    """Whether both surely have a topic. Without a broker nothing is known of two different patterns."""
+    """Whether both certainly have a topic in common. Without a broker, the topics of two different patterns are
+    unknown."""
     if one.pattern is None:
         return _matches_any(other, one.topics)
     if other.pattern is None:

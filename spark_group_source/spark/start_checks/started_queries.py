@@ -1,7 +1,8 @@
-"""The queries of one Spark application that have started: which of them share a group, and which must end.
+"""The queries of one Spark application that have started: which queries share a group, and which query must end.
 
-Spark calls listeners of a query's start before it creates the query's sources. Therefore all of this is known when the
-first reader of a query asks whether it may begin (:meth:`StartedQueries.rejection`), before it joins the group.
+Spark notifies listeners of a query's start before it creates the query's sources. So this process knows the answer when
+the first reader of a query asks whether it may begin (:meth:`StartedQueries.rejection`), before the reader joins the
+group.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class StartedQuery:
     """A running query with sources of this package."""
 
     name: str
-    """Its name, or else its id."""
+    """The query's name, or its id if it has no name."""
     run: str
     """The id of this run."""
     sources: list[SourceOptions]
     rejection: Rejection | None = None
     readers: Counter[str] = field(default_factory=Counter)
-    """How many readers have not asked yet, by the key of their source."""
+    """How many of the query's readers have not asked yet, by the key of their source."""
 
 
 class StartedQueries:
@@ -56,7 +57,7 @@ class StartedQueries:
         self._queries: list[StartedQuery] = []
 
     def started(self, query: Any) -> None:
-        """Checks a query that starts, and warns of what its results may miss. ``query`` is Spark's, in the JVM."""
+        """Checks a query that starts, and warns of records that it may miss. ``query`` is Spark's object in the JVM."""
         plan = query.streamingQuery().analyzedPlan()
         sources = stream_sources(plan)
         if not sources:
@@ -79,8 +80,8 @@ class StartedQueries:
     def rejection(self, key: str) -> Rejection | None:
         """Why the query of a reader must end, or ``None``. Each reader asks once, before it does anything else.
 
-        If two queries wait for readers with equal options, nobody knows which of them asks. Then none is rejected, and
-        a query that should have been is warned of: see :meth:`has_progress`.
+        If two queries wait for readers with equal options, the asking reader may belong to either. Then neither is
+        rejected, and a warning names the query that should have been: see :meth:`has_progress`.
         """
         with self._lock:
             self._forget_ended_queries()
@@ -131,7 +132,7 @@ def rejection(plan: Any, sources: Iterable[StreamSource], name: str) -> Rejectio
 
 
 def warn_of_sharing_queries(new: StartedQuery, running: Iterable[StartedQuery]) -> None:
-    """Warns if a query divides its records with others of this application, which may be what the user wants."""
+    """Warns if a query shares partitions with others of this application, which may be what the user wants."""
     warned: set[str] = set()
     for options in new.sources:
         group = options.group
@@ -140,7 +141,7 @@ def warn_of_sharing_queries(new: StartedQuery, running: Iterable[StartedQuery]) 
             continue
         warned.add(group.group_id)
         log.warning(
-            "group %s: the query %s divides the partitions of %s with %s of this application, so each reads only"
+            "group %s: the query %s shares the partitions of %s with %s of this application, so each reads only"
             " some of the records. If each is to read all of them, give each query a load() with its own"
             " kafka.group.id.",
             group.group_id,

@@ -13,12 +13,13 @@ ROW_BY_ROW = {
     *("TypedFilter", "MapElements", "MapPartitions", "DeserializeToObject", "SerializeFromObject"),
     *("MapInPandas", "MapInArrow", "PythonMapInArrow"),
 }
-"""Nodes of Spark's plans that treat each row without regard to others. Those that count, compare or limit rows, as
-aggregations do, are not among them: a branch of a union would do so with only some of the rows."""
+"""Nodes of Spark's plans that treat each row without regard to others. Nodes that count, compare or limit rows, such as
+aggregations, are not listed: in a branch of a union, they would see only some of the rows."""
 
 
 def reads_each_record_once(plan: Any, sources: Sequence[StreamSource]) -> bool:
-    """Whether these sources are branches of one union that treats them alike: whichever reads a record, it passes once.
+    """Whether these sources are branches of one union that treats them alike. If so, each record passes the union once,
+    whichever source reads it.
 
     The branches are compared in Spark's canonical form, in which equal columns have equal ids. ``False`` means that
     this is not proven.
@@ -51,7 +52,7 @@ def _lowest_common_node(plan: Any, relations: Sequence[Any]) -> Any:
 
 
 def _branches(union: Any) -> list[Any]:
-    """The branches of a union; those of a union directly below it count as its own."""
+    """The branches of a union, including those of a union directly below it."""
     found = []
     for child in items(union.children()):
         if kind(child) == "Union":
@@ -74,7 +75,7 @@ def _reads_any(node: Any, relations: Sequence[Any]) -> bool:
 
 
 def _are_alike(one: Any, other: Any, sources: Sequence[Any]) -> bool:
-    """Whether two canonical plans do the same, if each of ``sources`` counts as equal to the others."""
+    """Whether two canonical plans do the same to each row, if all of ``sources`` count as equal."""
     one, other = _without_selection_of_all(one), _without_selection_of_all(other)
     if one in sources:
         return other in sources
@@ -92,7 +93,7 @@ def _are_alike(one: Any, other: Any, sources: Sequence[Any]) -> bool:
 
 
 def _treats_each_row_alone(node: Any, children: Sequence[Any]) -> bool:
-    """Whether a node gives the same rows wherever its input is divided; a join with a table does."""
+    """Whether a node returns the same rows however its input is divided, as a join with a table does."""
     if kind(node) == "Join":
         streams = [child for child in children if child.isStreaming()]
         return len(streams) == 1
@@ -100,7 +101,7 @@ def _treats_each_row_alone(node: Any, children: Sequence[Any]) -> bool:
 
 
 def _without_selection_of_all(node: Any) -> Any:
-    """Without a projection on the columns that are there already, as ``unionByName`` adds it to one branch."""
+    """Returns the plan below a projection that keeps all columns, such as ``unionByName`` adds to one branch."""
     while kind(node) == "Project":
         selects_all = node.projectList() == node.child().output()
         if not selects_all:
