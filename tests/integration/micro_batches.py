@@ -28,6 +28,8 @@ ADMISSION = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not 
 """Whether Spark passes the start and a limit to ``latestOffset()``: PySpark 4.2 or later."""
 
 Offset = dict[str, Any]
+Place = tuple[str, int, int]
+"""Topic, partition and offset of a record."""
 
 
 class Log:
@@ -81,13 +83,22 @@ class MicroBatches:
         batch = self._offsets.latest()
         if batch > self._commits.latest():
             self._run(batch)
-        while not (self._work / "stop between batches").exists():
+        while not self.must_stop():
             if batch == self._advance(batch) and (self._work / "stop").exists():
                 break
             batch = self._offsets.latest()
         if batch >= 0:
             self._reader.commit(self._offsets.get(batch))
         self._reader.stop()
+
+    def must_stop(self) -> bool:
+        """Whether the run is to end after its running batch."""
+        return (self._work / "stop between batches").exists()
+
+    def keep(self, batch: int, places: list[Place]) -> None:
+        """Writes the rows of one attempt at a batch."""
+        attempt = len(list(self._rows.glob(f"{batch}-*.json")))
+        write(self._rows / f"{batch}-{attempt}.json", [(partition, offset) for _, partition, offset in places])
 
     def _advance(self, batch: int) -> int:
         """Runs the next batch, if any; returns the last completed batch."""
@@ -106,13 +117,12 @@ class MicroBatches:
 
     def _run(self, batch: int) -> None:
         start = self._offsets.get(batch - 1) if batch else self._initial()
-        found: list[tuple[int, int]] = []
+        found: list[Place] = []
         for task in self._reader.partitions(start, self._offsets.get(batch)):
             for rows in self._reader.read(task):
-                places = rows.select(["partition", "offset"]).to_pydict()
-                found += zip(places["partition"], places["offset"], strict=True)
-        attempt = len(list(self._rows.glob(f"{batch}-*.json")))
-        write(self._rows / f"{batch}-{attempt}.json", found)
+                places = rows.select(["topic", "partition", "offset"]).to_pydict()
+                found += zip(places["topic"], places["partition"], places["offset"], strict=True)
+        self.keep(batch, found)
         self.record(f"read {batch}")
         self._commits.add(batch, {})
         self.record(f"completed {batch}")
