@@ -19,6 +19,8 @@ PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 SOAK_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_EXAMPLES ?= 30000
+# Of each major release before 4, one that all other clients speak to.
+CLIENT_BROKERS ?= 2.8.2 3.9.1
 BROKERS ?= 2.1.1 2.8.2 3.2.3 3.3.2 3.9.1 4.0.2 4.4.0
 
 SMOKE := build/smoke
@@ -28,7 +30,7 @@ python = $(firstword $(foreach version,$(1),$(shell for each in python$(version)
   do $$each -c '' 2>/dev/null && echo $$each && break; done)) $(PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick contract integration nightly chaos sim sim-hour soak fuzz coverage test-brokers test-oldest test-newest lint docs \
+.PHONY: help demo test quick contract integration nightly chaos sim sim-hour soak fuzz coverage test-brokers test-clients test-oldest test-newest lint docs \
   format bench dist clean java
 
 help: ## list of the targets
@@ -49,7 +51,7 @@ contract: $(VENV)/test.stamp | java ## tests of the delivery guarantees, with a 
 integration: $(VENV)/test.stamp | java ## tests with real Kafka and Spark
 	$(BIN)/pytest tests/integration -m 'not slow' $(PARALLEL) $(PYTEST_ARGS)
 
-nightly: chaos test-brokers test-newest sim-hour coverage ## all that takes too long for each change
+nightly: chaos test-brokers test-clients test-newest sim-hour coverage ## all that takes too long for each change
 
 chaos: $(VENV)/test.stamp | java ## tests of several minutes: members that join and leave at random, long batches, clusters
 	$(BIN)/pytest tests/integration tests/contract -m slow $(PYTEST_ARGS)
@@ -73,6 +75,11 @@ coverage: $(VENV)/test.stamp ## the tests of quick, and how much of the package 
 test-brokers: $(VENV)/test.stamp | java ## core tests with the oldest and newer Kafka brokers
 	for version in $(BROKERS); do \
 	  KAFKA_VERSION=$$version $(BIN)/pytest -m 'core and not slow' $(PYTEST_ARGS) || exit 1; done
+
+test-clients: $(VENV)/test.stamp | java ## queries beside members of other clients in one group, also on older brokers
+	$(BIN)/pytest tests/clients -m slow $(PYTEST_ARGS)
+	for version in $(CLIENT_BROKERS); do \
+	  KAFKA_VERSION=$$version $(BIN)/pytest tests/clients -m slow -k 'one_assignor and range' $(PYTEST_ARGS) || exit 1; done
 
 test-oldest: $(OLDEST)/test.stamp | java ## core tests with the oldest PySpark, on the oldest Python of this machine
 	$(OLDEST)/bin/pytest $(CORE) $(PARALLEL) $(PYTEST_ARGS)
