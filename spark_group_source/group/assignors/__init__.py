@@ -32,18 +32,24 @@ def parse_assignors(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: an assignor is unknown or cannot be created; the message continues "It must be".
     """
-    names: list[str] = []
-    for listed in text.split(","):
-        name = _name_of(listed.strip())
-        if name and name not in names:
-            names.append(name)
-    if not names or not all(_is_known(name) for name in names):
+    names = _listed_names(text)
+    if not _are_known(names):
         raise ValueError(f"one or more of {', '.join(ASSIGNORS)}, or module:Class, separated by commas")
     assignors = [create_assignor(name) for name in names]
     _check_names_differ(assignors)
     if not is_cooperative(assignors):
         _check_eager(assignors)
     return tuple(names)
+
+
+def _listed_names(text: str) -> list[str]:
+    """The names in a list, without duplicates."""
+    names: dict[str, None] = {}
+    for listed in text.split(","):
+        name = _name_of(listed.strip())
+        if name:
+            names[name] = None
+    return list(names)
 
 
 def _name_of(listed: str) -> str:
@@ -54,8 +60,13 @@ def _name_of(listed: str) -> str:
     return _JAVA.get(name, name)
 
 
-def _is_known(name: str) -> bool:
-    return ":" in name or name in ASSIGNORS
+def _are_known(names: Collection[str]) -> bool:
+    """Whether there are names, and each is known or a ``module:Class``."""
+    for name in names:
+        is_path = ":" in name
+        if not is_path and name not in ASSIGNORS:
+            return False
+    return bool(names)
 
 
 def _check_names_differ(assignors: Collection[AbstractPartitionAssignor]) -> None:

@@ -107,10 +107,11 @@ class Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
         """Returns each member's assignment by member id; see kafka-python's AbstractPartitionAssignor."""
         subscribers = [Subscriber.of(member) for member in members]
         topics = _subscribed_topics(subscribers, cluster)
-        return {
-            member: ConsumerProtocolAssignment(0, list(numbers_by_topic(partitions).items()), None)
-            for member, partitions in self.assign_partitions(topics, cluster.racks, subscribers).items()
-        }
+        assignments: dict[str, ConsumerProtocolAssignment] = {}
+        for member, partitions in self.assign_partitions(topics, cluster.racks, subscribers).items():
+            numbers = list(numbers_by_topic(partitions).items())
+            assignments[member] = ConsumerProtocolAssignment(0, numbers, None)
+        return assignments
 
     def metadata(self, topics: Collection[str]) -> ConsumerProtocolSubscription:
         """Returns the subscription, with user data for the leader's assignor."""
@@ -145,4 +146,8 @@ def racks_matter(members: Iterable[Subscriber], partitions: Iterable[frozenset[s
     if len(combinations) < 2:
         return False
     replica_racks = frozenset[str]().union(*combinations)
-    return not replica_racks.isdisjoint(member.rack for member in members if member.rack)
+    member_racks: set[str] = set()
+    for member in members:
+        if member.rack:
+            member_racks.add(member.rack)
+    return not member_racks.isdisjoint(replica_racks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 
 from spark_group_source.group.assignors.base import Assignor, PartitionRacks, Subscriber, Topics, racks_matter
@@ -22,7 +22,9 @@ class RoundRobin(Assignor):
         in_turn = cycle(sorted(members, key=lambda member: member.order))
         for topic, numbers in sorted(topics.items()):
             for number in numbers:
-                member = next(each for each in in_turn if topic in each.topics)
+                member = next(in_turn)
+                while topic not in member.topics:
+                    member = next(in_turn)
                 assigned[member.id].append(TopicPartition(topic, number))
         return assigned
 
@@ -39,16 +41,23 @@ class Range(Assignor):
         ordered = sorted(members, key=lambda member: member.order)
         ranges = []
         for topic, numbers in topics.items():
-            subscribers = [member for member in ordered if topic in member.topics]
-            ranges.append(_TopicRanges(topic, numbers, subscribers, racks))
+            ranges.append(_TopicRanges(topic, numbers, _subscribers(topic, ordered), racks))
         if any(topic.racks_matter for topic in ranges):
             _match_racks(ranges)
         assigned: dict[str, list[TopicPartition]] = {member.id: [] for member in members}
         for topic_ranges in ranges:
             topic_ranges.assign_rest(nearby=False)
-            for member_id, own in topic_ranges.assigned.items():
-                assigned[member_id].extend(TopicPartition(topic_ranges.name, number) for number in own)
+            for member_id, tp in topic_ranges.shares():
+                assigned[member_id].append(tp)
         return assigned
+
+
+def _subscribers(topic: str, members: Iterable[Subscriber]) -> list[Subscriber]:
+    found = []
+    for member in members:
+        if topic in member.topics:
+            found.append(member)
+    return found
 
 
 class _TopicRanges:
@@ -85,10 +94,21 @@ class _TopicRanges:
         for member in self.members:
             candidates: Iterable[int] = self._left
             if nearby:
-                candidates = (number for number in self._left if member.near(self.racks[number]))
+                candidates = self._left_near(member)
             numbers = list(islice(candidates, self.room(member)))
             if numbers:
                 self.assign(member, numbers)
+
+    def _left_near(self, member: Subscriber) -> Iterator[int]:
+        for number in self._left:
+            if member.near(self.racks[number]):
+                yield number
+
+    def shares(self) -> Iterator[tuple[str, TopicPartition]]:
+        """Each assigned partition, after the id of its member."""
+        for member_id, numbers in self.assigned.items():
+            for number in numbers:
+                yield member_id, TopicPartition(self.name, number)
 
 
 def _match_racks(topics: list[_TopicRanges]) -> None:
@@ -117,4 +137,9 @@ def _match_co_partitioned(topics: list[_TopicRanges]) -> None:
 
 def _fits(member: Subscriber, partitions: Iterable[tuple[_TopicRanges, int]]) -> bool:
     """Whether a member has room for one of these partitions in each topic, and is near all of them."""
-    return all(topic.room(member) and member.near(topic.racks[number]) for topic, number in partitions)
+    for topic, number in partitions:
+        if not topic.room(member):
+            return False
+        if not member.near(topic.racks[number]):
+            return False
+    return True

@@ -102,10 +102,12 @@ class Balance:
             near, every = receivers
             nearest, smallest = min(near, key=size.__getitem__), min(every, key=size.__getitem__)
             for giver, owned in owners.items():
+                if not owned:
+                    continue
                 receiver, far = nearest, False
                 if size[giver] - size[nearest] < 2:
                     receiver, far = smallest, True
-                if owned and size[giver] - size[receiver] > 1:
+                if size[giver] - size[receiver] > 1:
                     claimed = self._former.get(owned[-1]) == giver
                     moves.append((claimed, -size[giver], far, size[receiver], giver, receiver, receivers))
         if not moves:
@@ -139,12 +141,16 @@ def _receivers(
 
     @cache
     def receivers(topic: str, replicas: frozenset[str]) -> Receivers:
-        subscribers = [member for member in members if topic in member.topics]
-        every = tuple(member.id for member in subscribers)
-        near = tuple(member.id for member in subscribers if member.near(replicas))
-        if matter and near:
-            return near, every
-        return every, every
+        near, every = [], []
+        for member in members:
+            if topic not in member.topics:
+                continue
+            every.append(member.id)
+            if member.near(replicas):
+                near.append(member.id)
+        if not matter or not near:
+            near = every
+        return tuple(near), tuple(every)
 
     return [(tp, receivers(tp.topic, racks.get(tp, frozenset()))) for tp in partitions]
 
@@ -201,7 +207,11 @@ class CooperativeSticky(Assignor):
         owned: set[TopicPartition] = set()
         for member in members:
             owned.update(member.owned)
-        return {member.id: shares[member.id] - owned.difference(member.owned) for member in members}
+        kept: dict[str, set[TopicPartition]] = {}
+        for member in members:
+            owned_by_others = owned.difference(member.owned)
+            kept[member.id] = shares[member.id] - owned_by_others
+        return kept
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment, generation: int) -> None:
         """Remembers the generation for the next rebalance."""
@@ -214,7 +224,9 @@ class CooperativeSticky(Assignor):
 
 def _generation(member: Subscriber) -> int:
     """The generation of what a member owns. Clients before Kafka 3.4 send it in the user data only."""
-    if member.generation >= 0 or len(member.user_data) < 4:
+    if member.generation >= 0:
+        return member.generation
+    if len(member.user_data) < 4:
         return member.generation
     generation: int = struct.unpack_from(">i", member.user_data)[0]
     return generation
