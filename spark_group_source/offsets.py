@@ -154,6 +154,7 @@ class BatchOffset:
 
     ``ranges`` has one range per partition. If the batch does not read a partition, because it has no new records or
     another member owns it, then ``start == end``: the end that this query logged last.
+    The ranges of one topic have one ``topic_id``, and so have its pinned starts: the JSON has it once for each topic.
     ``group`` is the id of the group that read the ranges, ``cluster`` that of the cluster; empty if unknown.
     ``checkpoint`` is the id of the checkpoint, which marks its commits (``query/starts/restored_checkpoint.py``);
     empty until a batch with an id is logged.

@@ -379,7 +379,8 @@ class BatchPlanner:
         """What the next batch logs of the ranges in ``start`` if it does not read them.
 
         That is their end, or the beginning of a recreated topic. A deleted topic is left out, unless ``subscribe``
-        names it: without its ranges it would count as added if it is recreated.
+        names it: without its ranges it would count as added if it is recreated. Ranges that brokers without topic ids
+        (before Kafka 2.8) have left get the id of the present topic: an offset has one id for each topic.
         """
         named = self._options.group.subscription.topics
         kept: dict[TopicPartition, OffsetRange] = {}
@@ -388,7 +389,7 @@ class BatchPlanner:
             if not may_be_same(logged.topic_id, topic_id):
                 kept[tp] = OffsetRange(*tp, 0, 0, topic_id)
             elif tp.topic in named or tp.topic not in self._data_loss.deleted:
-                kept[tp] = replace(logged, start=logged.end)
+                kept[tp] = replace(logged, start=logged.end, topic_id=topic_id or logged.topic_id)
         return kept
 
 

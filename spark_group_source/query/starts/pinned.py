@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from spark_group_source.offsets import Partitions, PinnedOffsets, PinnedStart, TopicPartition
+from spark_group_source.offsets import Partitions, PinnedOffsets, PinnedStart, TopicPartition, may_be_same
 from spark_group_source.query.starts.rules import Start
 
 
@@ -51,3 +51,18 @@ class PinnedStarts:
         if not self.reset_first_assignment:
             return self
         return replace(self, resets=partitions, reset_first_assignment=False)
+
+
+def with_added(pinned: PinnedOffsets, added: PinnedOffsets) -> dict[TopicPartition, PinnedStart]:
+    """Pinned starts together with those of partitions that were found later.
+
+    A topic that is pinned under another id was recreated in between: what was found of it later is left out, and starts
+    as a partition that was created later. The starts of one topic have one id.
+    """
+    ids = {tp.topic: start.topic_id for tp, start in pinned.items()}
+    offsets = dict(pinned)
+    for tp, start in added.items():
+        topic_id = ids.get(tp.topic, start.topic_id)
+        if may_be_same(topic_id, start.topic_id):
+            offsets[tp] = start._replace(topic_id=topic_id)
+    return offsets

@@ -19,14 +19,22 @@ from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.group.clients import KafkaClients
 from spark_group_source.group.membership import Membership, RequestFailed
-from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, PinnedOffsets, TopicPartition, topics_of
+from spark_group_source.offsets import (
+    BatchOffset,
+    OffsetRange,
+    Partitions,
+    PinnedOffsets,
+    PinnedStart,
+    TopicPartition,
+    topics_of,
+)
 from spark_group_source.options.source_options import SourceOptions, stream_start
 from spark_group_source.query.offset_history import LoggedOffsets
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.starts.callback import starting_offsets_callback
 from spark_group_source.query.starts.other_commits import CommitWarnings, check_prior_commits, warn_if_read_by_others
-from spark_group_source.query.starts.pinned import PinnedStarts
+from spark_group_source.query.starts.pinned import PinnedStarts, with_added
 from spark_group_source.query.starts.restored_checkpoint import RestoredCheckpoint
 from spark_group_source.query.starts.rules import Commits, Start, StartRule, Starts, log_starts, resume_at
 from spark_group_source.query.starts.starting_offsets import RESOLVE_TIMEOUT, StartingOffsets
@@ -111,10 +119,11 @@ class StartOffsetResolver:
             added = self._added(logged, existing)
         elif not self._options.reset_offsets_on_start:
             self._unchecked_commits = frozenset(existing)
-        offsets = dict(logged.pinned_starts)
+        pinned_now: dict[TopicPartition, PinnedStart] = {}
         for tp, start in self.starting_offsets.pin_latest(added, clients, confirmed=confirmed).items():
             if tp in added:  # another partition was created since latest was looked up, and counts as created later
-                offsets[tp] = start
+                pinned_now[tp] = start
+        offsets = with_added(logged.pinned_starts, pinned_now)
         if not logged.is_empty:  # what was added since the first start did not exist then
             self.starting_offsets.confirmed = True
         self._tracker.restore(logged, self._pinned(logged, offsets))

@@ -22,7 +22,7 @@ from spark_group_source.options.source_options import SourceOptions, stream_star
 from spark_group_source.query.start_specs import resolve_spec
 from spark_group_source.query.starts.latest_at_start import LatestAtStart
 from spark_group_source.query.starts.leaders import Leaders
-from spark_group_source.query.starts.pinned import PinnedStarts
+from spark_group_source.query.starts.pinned import PinnedStarts, with_added
 from spark_group_source.query.starts.rules import Start, StartRule, Starts
 from spark_group_source.query.starts.unresolved import UnresolvedStarts
 from spark_group_source.text import names, some
@@ -63,7 +63,8 @@ class StartingOffsets:
             self._began_at = round(time.time() * 1000)
             self._latest = self._pinned_now(existing, clients)
         elif not self.confirmed:
-            self._latest = self._pinned_late(existing) | self._latest
+            found_late = {tp: at for tp, at in self._pinned_late(existing).items() if tp not in self._latest}
+            self._latest = with_added(self._latest, found_late)
         self.confirmed = confirmed
         return self._latest
 

@@ -112,12 +112,14 @@ class Query:
             "kafka.bootstrap.servers": fake.bootstrap_servers,
             "kafka.group.id": "g",
             "startingOffsets": "earliest",
-            "kafka.heartbeat.interval.ms": "50",
             "kafka.metadata.max.age.ms": "100",
             "kafka.retry.backoff.ms": "5",
             "kafka.retry.backoff.max.ms": "10",
         }
-        options |= {} if "subscribePattern" in given else {"subscribe": "gone,harmed,other"}
+        if "assign" not in given:
+            options["kafka.heartbeat.interval.ms"] = "50"
+            if "subscribePattern" not in given:
+                options["subscribe"] = "gone,harmed,other"
         self._options = parse_options(options | given)
         self.rows: list[Row] = []
         self.end = logged or BatchOffset()
@@ -147,7 +149,7 @@ class Query:
         task = FetchTask(tuple(batch.reads()), self._options.wire, schema, settings)
         found = [row for part in read(task) for row in part.to_pylist()]
         self.rows += [(row["topic"], row["partition"], row["offset"]) for row in found]
-        self.end = batch
+        self.end = BatchOffset.from_json(batch.as_json())  # as Spark returns it
 
     def read_all(self) -> Query:
         """Runs until there is nothing to read; these rows do not count."""
@@ -478,6 +480,18 @@ def test_a_checkpoint_and_commits_without_epochs_are_read(fake: FakeKafka) -> No
     found = Query(fake, old).until({("harmed", 0, 8)})
     assert found.rows == of("harmed", 0, 5, 9)
     assert found.end.ranges[HARMED].epoch == 1
+
+
+def test_positions_of_brokers_without_topic_ids_get_the_id_of_the_present_topic(fake: FakeKafka) -> None:
+    """Also those of other members. Otherwise no batch would count as completed: an offset has one id for each topic."""
+    reading = Query(fake).read_all()
+    reading.close()
+    without_ids = [OffsetRange(*each.tp, each.start, each.end) for each in reading.end.ranges.values()]
+    fill(fake, "harmed", 1, 2)
+    found = Query(fake, BatchOffset.from_ranges(without_ids), assign='{"harmed": [1]}').until({("harmed", 1, 6)})
+    eventually(lambda: fake.group("g").offsets["harmed", 1][0] == 7)
+    ids = {each.topic_id for each in found.end.ranges.values() if each.topic == "harmed"}
+    assert ids == {str(fake.ids["harmed"])}
 
 
 def test_a_partition_whose_new_leader_does_not_answer_waits_and_the_others_are_read(fake: FakeKafka) -> None:
