@@ -22,7 +22,7 @@ from tests.fake.server import REQUESTS, FakeBroker, Handler, fill
 
 LOADING, NO_COORDINATOR = 14, 15
 UNKNOWN_TOPIC, METADATA_TOO_LARGE, UNKNOWN_TOPIC_ID = 3, 12, 100
-TOPIC_DENIED, READ, DESCRIBE = 29, 3, 8
+TOPIC_DENIED, GROUP_DENIED, READ, DESCRIBE = 29, 30, 3, 8
 PartitionData = FetchResponse.FetchableTopicResponse.PartitionData
 
 
@@ -55,6 +55,8 @@ class RequestHandlers:
         """Brokers that metadata does not name."""
         self.denied: dict[str, int] = {}
         """Topics that clients may not read (:data:`READ`), or not even describe (:data:`DESCRIBE`)."""
+        self.denied_groups: set[str] = set()
+        """Groups that clients may not read."""
         self.offered: dict[int, Offered] = {}
         """What a broker offers, if it is not all versions that the fake knows."""
         self.cluster_id: str | None = f"fake-{uuid.uuid4()}"
@@ -153,9 +155,14 @@ class RequestHandlers:
         place = (broker.node, "127.0.0.1", broker.port) if broker else (-1, "", -1)
         found = dict(zip(("node_id", "host", "port"), place, strict=True))
         found |= {"error_code": 0 if broker else NO_COORDINATOR}
+        group = request.key or "".join(request.coordinator_keys)
+        if group in self.denied_groups:
+            found["error_code"] = GROUP_DENIED
         fill(response, **found, coordinators=[{"key": "".join(request.coordinator_keys), **found}])
 
-    def _coordinator_error(self, node: int) -> int:
+    def _coordinator_error(self, group: str, node: int) -> int:
+        if group in self.denied_groups:  # brokers check the permission before anything else
+            return GROUP_DENIED
         if node != self.coordinator and node not in self.former_coordinators:
             return NOT_COORDINATOR
         return LOADING if node == self.coordinator and time.monotonic() < self._loading_until else 0
@@ -168,7 +175,7 @@ class RequestHandlers:
 
     def _coordinated(self, request: Any, response: Any, node: int, error: int) -> FakeGroup | None:
         """Sets the error code; returns the group if this broker coordinates it and no fault demands an error."""
-        response.error_code = error or self._coordinator_error(node)
+        response.error_code = error or self._coordinator_error(request.group_id, node)
         if error == UNKNOWN_MEMBER:
             # A coordinator that returns this code does not wait for the member.
             self._current(request.group_id).expire(getattr(request, "member_id", ""), time.monotonic())
@@ -225,13 +232,16 @@ class RequestHandlers:
                 group.consumer.heartbeat(request, response, topics)
 
     def _ConsumerGroupDescribe(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        error_code = error or self._coordinator_error(node)
         names = self.names()
-        groups = [self._current(name).describe_consumer(name, names, error_code) for name in request.group_ids]
+        groups = []
+        for name in request.group_ids:
+            error_code = error or self._coordinator_error(name, node)
+            groups.append(self._current(name).describe_consumer(name, names, error_code))
         fill(response, groups=groups)
 
     def _DescribeGroups(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
-        name, error_code = request.groups[0], error or self._coordinator_error(node)
+        name = request.groups[0]
+        error_code = error or self._coordinator_error(name, node)
         fill(response, groups=[self._current(name).describe(name, error_code)])
 
     def _OffsetCommit(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
@@ -255,7 +265,8 @@ class RequestHandlers:
                     error_code = TOPIC_DENIED
                 else:
                     if group_error is None:
-                        group_error = error or self._coordinator_error(node) or group.commit_error(request)
+                        group_error = error or self._coordinator_error(request.group_id, node)
+                        group_error = group_error or group.commit_error(request)
                     error_code = group_error or (METADATA_TOO_LARGE if len(text) > self.max_metadata else 0)
                 if not error_code:
                     group.kind = group.kind or CLASSIC
@@ -273,7 +284,7 @@ class RequestHandlers:
     def _OffsetFetch(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         requested = request.groups[0] if request.version >= 8 else request
         group = self._current(requested.group_id)
-        error_code = error or self._coordinator_error(node)
+        error_code = error or self._coordinator_error(requested.group_id, node)
         if not error_code and group.kind == CONSUMER:
             member_id, epoch = (requested.member_id, requested.member_epoch) if request.version >= 9 else (None, -1)
             if member_id is not None or epoch >= 0:

@@ -182,6 +182,9 @@ class Scenario:
         one_session = chance.flag("one session", 0.1)
         no_new_topics = aims.MOVES, aims.COMMITS, aims.LOGS, aims.COORDINATORS, aims.ROLLING
         age = chance.pick("metadata age", "10000", ("300000",), self._if(no_new_topics, 0.5, 0.0))
+        pattern = chance.flag("pattern", self._if((aims.TOPICS,), 0.3, 0.0))
+        if pattern:
+            age = "10000"  # so long after it is created, a topic is not known
         other_client = count > 1 and chance.flag("another client", self._if((aims.RUNS,), 0.3, 0.0))
         isolation = chance.pick("isolation", "read_uncommitted", ("read_committed",), 0.4)
         for number in range(count):
@@ -202,7 +205,10 @@ class Scenario:
                 if not any(mine.values()):
                     continue
             else:
-                options["subscribe"] = ",".join(topics)
+                if pattern:
+                    options["subscribePattern"] = "|".join(topics)
+                else:
+                    options["subscribe"] = ",".join(topics)
                 options["kafka.max.poll.interval.ms"] = str(round(rebalance * 1000))
                 if self.protocol == "consumer":
                     options |= {"kafka.group.protocol": "consumer", "session": str(self.session)}
@@ -286,8 +292,8 @@ class Scenario:
             aims.ROLLING: (*orderly, self._moves_before_a_stop, self._moves_before_a_stop, self._elect),
             aims.COORDINATORS: (*orderly, self._address_is_taken_over),
             aims.LOGS: (self._address_is_taken_over,),
-            aims.COMMITS: (self._permission_is_missing,),
-            "": (*orderly, self._address_is_taken_over, self._permission_is_missing),
+            aims.COMMITS: (self._permission_is_missing, self._group_permission_is_missing),
+            "": (*orderly, self._address_is_taken_over, self._permission_is_missing, self._group_permission_is_missing),
         }
         return self._lives + by_theme.get(self.theme, tuple(every.values())) + later.get(self.theme, ())
 
@@ -643,6 +649,14 @@ class Scenario:
             self.kafka.denied[topic] = self.chance.pick("denied", READ, (DESCRIBE,), 0.4)
             self.run.after(seconds, lambda: self.kafka.denied.pop(topic, None))
 
+    def _group_permission_is_missing(self) -> None:
+        """The same for the group."""
+        seconds = self.chance.number("missing", 2.0, 0.5, 12.0)
+        if GROUP not in self.kafka.denied_groups:
+            self.truth.troubles.outage(seconds, f"nobody may read the group for {seconds:.1f} s", answers=True)
+            self.kafka.denied_groups.add(GROUP)
+            self.run.after(seconds, lambda: self.kafka.denied_groups.discard(GROUP))
+
     def _address_is_taken_over(self) -> None:
         """A broker is down, and one of another cluster gets its address: a reused IP, or a stale name."""
         broker, seconds = self._broker(), self.chance.number("outage", 2.0, 0.5, 12.0)
@@ -790,6 +804,7 @@ class Scenario:
     def _heal(self) -> None:
         self.story.told("everything heals")
         self.kafka.denied.clear()
+        self.kafka.denied_groups.clear()
         brokers: dict[int, Any] = self.kafka.brokers
         for broker in brokers.values():
             if self.net.brokers[broker.port] is not broker:  # the other cluster leaves the address

@@ -376,7 +376,7 @@ class Truth:
             undisturbed = self.troubles.calm_since(when) or (reader == process and self.troubles.last < when - NOTICED)
             if read.start <= offset < read.end and undisturbed:
                 again.add(offset)
-        again -= self.positions.log(key).markers
+        again -= self.positions.log(key).markers | self.positions.lost[key[1:]]
         for name, pending in self.uncommitted.items():
             if key in pending and self._may_not_commit(self.queries[name]):
                 again -= pending[key]
@@ -544,7 +544,7 @@ class Truth:
 
     def _was_never_permitted(self, query: Query, error: Exception) -> bool:
         """Whether a permission is missing that this process may never have had: then the first rejection is final."""
-        if "TOPIC_AUTHORIZATION_FAILED" not in f"{error}":
+        if "AUTHORIZATION_FAILED" not in f"{error}":
             return False
         return self._last_commits.get(query.name, -1.0) < self.began[query.name]
 
@@ -924,6 +924,8 @@ def logged_offset(query: Query) -> BatchOffset:
 def subscribed_topics(query: Query) -> set[str]:
     if "assign" in query.options:
         return set(json.loads(query.options["assign"]))
+    if "subscribePattern" in query.options:
+        return set(query.options["subscribePattern"].split("|"))
     return set(query.options["subscribe"].split(","))
 
 
