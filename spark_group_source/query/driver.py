@@ -182,6 +182,8 @@ class Driver:
         if planned is not None:
             return planned
         self._complete(start, reported=False)
+        if self.batch_in_flight:
+            self._query_log.warn_of_unknown_offset()
         if not self._member.has_assignment and self._unassigned_lines.try_acquire():
             self._warn_unassigned()
         self._query_log.membership()

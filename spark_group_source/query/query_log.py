@@ -23,6 +23,9 @@ REPORT_INTERVAL = 300.0
 SLOW_BATCH_INTERVAL = 1800.0
 """Minimum seconds between two warnings about slow batches: a query may have one every few minutes."""
 
+UNKNOWN_OFFSET_INTERVAL = 600.0
+"""Seconds between two warnings that Spark continues elsewhere."""
+
 SLOWDOWN = 2.0
 """How much longer than ``targetBatchDuration`` a batch may take after the sink has become slower."""
 
@@ -39,6 +42,7 @@ class QueryLog:
         self._timings = timings
         self._clock = clock
         self._slow_batches = LogEvery(SLOW_BATCH_INTERVAL, clock)
+        self._unknown_offsets = LogEvery(UNKNOWN_OFFSET_INTERVAL, clock)
         self._reports = LogEvery(REPORT_INTERVAL, clock, clock() + REPORT_INTERVAL)
         self._reported = ""
 
@@ -81,6 +85,19 @@ class QueryLog:
             some([f"{tp} at {owned.completed}" for tp, owned in sorted(offsets.items())]),
             why,
         )
+
+    def warn_of_unknown_offset(self) -> None:
+        """Warns that Spark continues elsewhere than at the end of the batch in flight, which is never committed then.
+
+        No release of Spark does so. It would show that an offset differs from what Spark has kept of it.
+        """
+        if self._unknown_offsets.try_acquire():
+            log.warning(
+                "group %s: Spark continues at another offset than the end of the batch that it was given, so the group"
+                " does not commit that batch. Please report this with the newest files of the checkpoint's 'offsets'"
+                " directory.",
+                self._settings.group_id,
+            )
 
     def _responses(self) -> str:
         counts = self._timings.take_report()

@@ -294,3 +294,16 @@ def test_a_target_that_a_revocation_does_not_wait_for_is_warned_of_at_the_start(
     start(targetBatchDuration="1h", **{"kafka.group.id": "other"})
     assert f"targetBatchDuration is 3600 s, {SLOW} 240 s" in caplog.text
     assert "Set targetBatchDuration to 120s, or raise kafka.max.poll.interval.ms (now 300000) above" in caplog.text
+
+
+def test_a_warning_says_that_spark_continues_at_an_offset_that_no_batch_ended_at(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = start()
+    first = driver.plan_batch(BatchOffset(), None)
+    driver.plan_batch(BatchOffset(), None)  # again, because Spark has not run it
+    assert "Spark continues at another offset" not in caplog.text
+    other = replace(first, checkpoint="another")
+    for _ in range(2):
+        driver.plan_batch(other, None)
+    assert caplog.text.count("Spark continues at another offset than the end of the batch that it was given") == 1
