@@ -7,14 +7,19 @@ import os
 import signal
 import threading
 
+from spark_group_source.spark.jvm_process import JvmProcess
 from spark_group_source.spark.runner_log import StderrHandler
 
-PARENT_CHECK_INTERVAL = 1.0
-"""Seconds between two checks that the JVM is alive."""
+JVM_CHECK_INTERVAL = 0.1
+"""Seconds between two checks of the JVM. As process 1 of a container it takes this process with it a few tenths of a
+second after it has begun to shut down."""
+
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+"""A terminal that closes, and a dropped ssh, send SIGHUP to all processes of the application."""
 
 
-def leave_on_sigterm() -> None:
-    """Makes SIGTERM, and the end of the JVM, call the reader's ``stop()``. Spark sends SIGTERM twice.
+def leave_when_told(jvm: JvmProcess) -> None:
+    """Makes SIGTERM, SIGHUP, and the shutdown of the JVM call the reader's ``stop()``. Spark sends SIGTERM twice.
 
     The process ignores SIGINT: a terminal sends it to all processes, and a reader that ended would fail the query.
     """
@@ -25,29 +30,38 @@ def leave_on_sigterm() -> None:
         ignore_further_signals()
         raise SystemExit(0)
 
-    signal.signal(signal.SIGTERM, end)
+    for number in ENDING_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP for all processes
+            signal.signal(number, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_when_orphaned, args=(os.getppid(),), name="orphan-watch", daemon=True).start()
+    threading.Thread(target=_watch, args=(jvm,), name="jvm-watch", daemon=True).start()
 
 
 def ignore_further_signals() -> None:
-    """Ignores SIGTERM from now on, and writes the log directly to the driver's stderr.
+    """Ignores signals from now on, and writes the log directly to the driver's stderr.
 
     A JVM that dies also closes the runner's socket, so the runner may be leaving when it detects that its parent died.
     """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in ENDING_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
     for handler in logging.getLogger("spark_group_source").handlers:
         if isinstance(handler, StderrHandler):
             handler.bypass_pipe()
 
 
-def _leave_when_orphaned(parent: int) -> None:
-    """Sends SIGTERM to this process when its parent dies.
+def leave_now() -> None:
+    """Makes the main thread leave the group as SIGTERM does, whatever it is waiting for. Caller: any thread."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
-    A killed JVM sends no signal, and the reader does not see the closed socket during a call that waits.
+
+def _watch(jvm: JvmProcess) -> None:
+    """Leaves the group when the JVM begins to shut down, or has died.
+
+    A killed JVM sends no signal, and the reader does not see the closed socket during a call that waits. A JVM that
+    shuts down says nothing at all to a query that is idle.
     """
     never = threading.Event()
-    while os.getppid() == parent:
-        never.wait(PARENT_CHECK_INTERVAL)
-    os.kill(os.getpid(), signal.SIGTERM)
+    while not jvm.has_ended() and not jvm.has_begun_shutdown():
+        never.wait(JVM_CHECK_INTERVAL)
+    leave_now()

@@ -7,6 +7,7 @@ in it. The planner's copy is only pickled to the executors, for ``read``. The co
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import uuid
 from dataclasses import asdict, dataclass
@@ -23,9 +24,10 @@ from spark_group_source.offsets import MAX_OFFSET, BatchOffset, latest_offset_js
 from spark_group_source.options.source_options import SourceOptions, check_stream
 from spark_group_source.spark.application import WRAPPER, Application
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
-from spark_group_source.spark.notifications.client import NotificationClient, ServerAddress
-from spark_group_source.spark.notifications.messages import digest, source_key
-from spark_group_source.spark.runner import ignore_further_signals, leave_on_sigterm
+from spark_group_source.spark.jvm_process import JvmProcess
+from spark_group_source.spark.notifications.client import Listener, NotificationClient, ServerAddress
+from spark_group_source.spark.notifications.messages import ALL, digest, source_key
+from spark_group_source.spark.runner import ignore_further_signals, leave_now, leave_when_told
 from spark_group_source.spark.runner_log import log_to_stderr
 from spark_group_source.spark.schema import to_arrow_schema
 from spark_group_source.spark.tasks import PartitionReader, TaskPlanner
@@ -126,6 +128,9 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         self._position = self._last_parsed
         # The digest of the last completed batch that the user's process has reported.
         self._reported = b""
+        self._jvm: JvmProcess | None = None
+        # Whether the user's process has said so.
+        self._application_ends = False
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Makes the run end at the offsets that are the latest when it begins."""
@@ -251,6 +256,20 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         finally:
             self._lock.release()
 
+    def _end_with_application(self) -> None:
+        """The user's process, or the JVM, was told to end."""
+        self._application_ends = True
+        leave_now()
+
+    def _query_stopped(self, last_batch: bytes) -> None:
+        """Spark was told to stop a query. This one ends if ``last_batch`` is its own, by the digest, or if all were."""
+        if last_batch in (ALL, self._position.digest):
+            log.info(
+                "group %s: the query was stopped, but Spark has not ended it yet: leaving the group",
+                self._options.group.group_id,
+            )
+            leave_now()
+
     def stop(self) -> None:
         """Commits what Spark has completed, and leaves the group, within :data:`STOP_TIMEOUT`."""
         deadline = Deadline.after(STOP_TIMEOUT)
@@ -260,11 +279,19 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
                 if self._notifications is not None and self._in_flight():
                     self._notifications.drain()
         finally:  # SIGTERM may come before and raise SystemExit
-            if self._notifications is not None:
-                self._notifications.close()
             self._life = Life.ENDED
-            if self._driver is not None:
-                self._close(self._driver, deadline)
+            try:
+                if self._driver is not None:
+                    self._close(self._driver, deadline)
+            finally:
+                if self._notifications is not None:
+                    self._notifications.close()
+                self._await_end_of_jvm()
+
+    def _await_end_of_jvm(self) -> None:
+        """Waits for a JVM that ends: to its query, the end of this process would be a failure."""
+        if self._jvm is not None and (self._application_ends or self._jvm.has_begun_shutdown()):
+            self._jvm.await_end()
 
     def _in_flight(self) -> bool:
         """Whether the source does not know yet that its last batch is completed."""
@@ -324,7 +351,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         why_not = server.missing
         if server.path:
             try:
-                self._notifications = NotificationClient(server.path, self._batch_completed)
+                listener = Listener(self._batch_completed, self._end_with_application, self._query_stopped)
+                self._notifications = NotificationClient(server.path, listener, self._application.id)
             except OSError as error:
                 why_not = str(error)
         if self._notifications is None:
@@ -358,7 +386,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             )
         to_arrow_schema(self._schema)
         log_to_stderr()
-        leave_on_sigterm()
+        self._jvm = JvmProcess(os.getppid())
+        leave_when_told(self._jvm)
         self._connect()
         self._check_plan()
         self._life = Life.STARTING

@@ -68,8 +68,8 @@ and here are few."""
 class Notifications:
     """In the place of ``NotificationClient``: the reports of completed batches that a query gets."""
 
-    def __init__(self, path: str, completed: Any) -> None:
-        self.completed = completed
+    def __init__(self, path: str, listener: Any, application: str) -> None:
+        self.completed = listener.completed
         self.reported: list[tuple[bytes, bool]] = []
         self._news = Event()
         self._idle = Event()

@@ -169,8 +169,8 @@ def substituted(*tests: str) -> Iterator[None]:
     put(stream, "ReadAllAvailable", ReadAllAvailable)
     put(stream, "ReadMaxRows", ReadMaxRows)
     put(DataContainer, "__init__", set_fields)
-    for name in ("log_to_stderr", "leave_on_sigterm", "ignore_further_signals"):
-        put(stream, name, lambda: None)
+    for name in ("log_to_stderr", "leave_when_told", "ignore_further_signals"):
+        put(stream, name, lambda *_: None)
     if not tests:  # simulated logs have no bytes
         visible = modules["spark_group_source.fetch.visible"]
         put(visible, "with_records", lambda ranges, *_, **__: network.Connection.network.with_records(ranges))

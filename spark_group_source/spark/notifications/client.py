@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_group_source.clock import Backoff
-from spark_group_source.spark.notifications.messages import BEGINS, DRAIN, DRAINED, MAY_BEGIN, Rejection
+from spark_group_source.spark.notifications.messages import (
+    APPLICATION,
+    BEGINS,
+    DRAIN,
+    DRAINED,
+    LEAVE,
+    MAY_BEGIN,
+    STOPPED,
+    Rejection,
+)
 from spark_group_source.spark.notifications.unix_socket import connect, remove_if_dead
 
 log = logging.getLogger(__name__)
@@ -37,31 +46,46 @@ BEGIN_TIMEOUT = 5.0
 """Maximum seconds that a query which starts waits until its user's process has checked its plan: that may be busy."""
 
 
-class NotificationClient:
-    """Calls ``completed`` with the digest of the end offset of each batch that Spark completes in this application.
+class Listener(NamedTuple):
+    """What a client calls, on the thread ``completed-batches``."""
 
-    The thread ``completed-batches`` calls it, for batches of all queries and sources of the application.
+    completed: Callable[[bytes], object]
+    """Spark has completed a batch: gets the digest of its end, for batches of all queries and sources of the
+    application."""
+    application_ends: Callable[[], object] = lambda: None
+    """The application was told to end."""
+    stopped: Callable[[bytes], object] = lambda digest: None
+    """Spark was told to stop a query, and has not ended it yet: gets the digest of the end of its last batch, or
+    :data:`messages.ALL`."""
+
+
+class NotificationClient:
+    """A reader's connection to the user's process.
+
+    Args:
+        path: of the server's socket.
+        listener: what the user's process reports.
+        application: the id of the Spark application.
+
+    Raises:
+        OSError: the server cannot be reached.
     """
 
-    def __init__(self, path: str, completed: Callable[[bytes], None]) -> None:
-        """Connects to the server at ``path``.
-
-        Raises:
-            OSError: it cannot be reached.
-        """
+    def __init__(self, path: str, listener: Listener, application: str = "") -> None:
         self._path = Path(path)
-        self._completed = completed
+        self._listener = listener
+        self._hello = APPLICATION + application.encode() + b"\n"
         self._closed = threading.Event()
         self._drained = threading.Event()
         self._begins = threading.Event()
         self._rejection: Rejection | None = None
         self._backoff = Backoff(*RECONNECT_BACKOFF)
-        self._socket = connect(path)
+        self._socket = self._connect()
         self._thread = threading.Thread(target=self._receive, name="completed-batches", daemon=True)
         self._thread.start()
 
     def drain(self) -> None:
-        """Waits until ``completed`` has returned for all that Spark has completed, at most :data:`DRAIN_TIMEOUT`."""
+        """Waits until the listener has noted all that Spark has completed, at most :data:`DRAIN_TIMEOUT`."""
         self._drained.clear()
         with contextlib.suppress(OSError):
             if self._thread.is_alive():
@@ -79,7 +103,7 @@ class NotificationClient:
         return self._rejection
 
     def close(self) -> None:
-        """Ends the thread, unless ``completed`` is still at work."""
+        """Ends the thread, unless the listener is still at work. The user's process sees that this reader has left."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -97,7 +121,7 @@ class NotificationClient:
             if self._closed.wait(self._backoff.next()):
                 return
             try:
-                self._socket = connect(str(self._path))
+                self._socket = self._connect()
             except FileNotFoundError:
                 log.info("the user's process reports no more batches: each is committed when Spark plans the next one")
                 return
@@ -106,17 +130,37 @@ class NotificationClient:
                 remove_if_dead(self._path)
         self._socket.close()  # close() may have seen only the one before
 
+    def _connect(self) -> socket.socket:
+        connected = connect(str(self._path))
+        try:
+            connected.sendall(self._hello)
+        except OSError:
+            connected.close()
+            raise
+        return connected
+
     def _read(self) -> None:
         with contextlib.suppress(OSError, ValueError), self._socket, self._socket.makefile("rb") as lines:
             for line in lines:
                 self._backoff.reset()
-                if line == DRAINED:
-                    self._drained.set()
-                elif line.startswith(BEGINS):
-                    answer = json.loads(line.removeprefix(BEGINS))
-                    self._rejection = None
-                    if answer is not None:
-                        self._rejection = Rejection(*answer)
-                    self._begins.set()
-                elif line.endswith(b"\n"):
-                    self._completed(line.rstrip())
+                if line.endswith(b"\n"):
+                    self._receive_message(line)
+
+    def _receive_message(self, line: bytes) -> None:
+        if line == DRAINED:
+            self._drained.set()
+        elif line == LEAVE:
+            self._listener.application_ends()
+        elif line.startswith(STOPPED):
+            self._listener.stopped(line.removeprefix(STOPPED).rstrip())
+        elif line.startswith(BEGINS):
+            self._receive_answer(line.removeprefix(BEGINS))
+        else:
+            self._listener.completed(line.rstrip())
+
+    def _receive_answer(self, answer: bytes) -> None:
+        rejection = json.loads(answer)
+        self._rejection = None
+        if rejection is not None:
+            self._rejection = Rejection(*rejection)
+        self._begins.set()

@@ -4,6 +4,8 @@ The listeners are objects of the JVM that put the id of each query that starts, 
 queue. The thread ``kafka-group-progress`` takes them from there. Spark would call a listener in Python on the thread of
 each query that starts, and py4j keeps a thread and two sockets for each of these threads. With the queue Spark never
 waits for Python; a full queue drops events, as Spark's own queue does.
+
+The same thread looks for queries that were stopped and are held by a function of the user: no event says so.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ import contextlib
 import json
 import logging
 import threading
+import time
 import uuid
 from typing import Any
 
+from spark_group_source.clock import monotonic
 from spark_group_source.offsets import parse_progress_offset
 from spark_group_source.spark.notifications.messages import Rejection
 from spark_group_source.spark.notifications.server import NotificationServer
+from spark_group_source.spark.notifications.shutdown_hooks import JVM_ENDS, ShutdownHooks
 from spark_group_source.spark.start_checks.started_queries import StartedQueries
 
 log = logging.getLogger(__name__)
@@ -25,8 +30,16 @@ log = logging.getLogger(__name__)
 CAPACITY = 10_000
 """Maximum events that wait for this process."""
 
-POLL_S = 10
-"""Seconds between two checks whether Spark was stopped."""
+CHECK_MS, IDLE_CHECK_MS, PENDING_CHECK_MS = 750, 10_000, 250
+"""Milliseconds between two checks whether Spark or a query was stopped: while there are readers, while there are none,
+and while a query that was stopped has not ended."""
+
+STOP_GRACE = 0.5
+"""Seconds in which a query that was stopped ends by itself, unless a function of the user holds it. Then its reader
+leaves: a batch that the function completes later is in the checkpoint, and not committed."""
+
+WAKE = "there are readers"
+"""An event that only ends the wait for the next."""
 
 DRAIN_TIMEOUT_MS = 1000
 """How long a query that ends waits until Spark has delivered its events, in milliseconds."""
@@ -53,6 +66,12 @@ class CompletionListener:
         self._asynchronous: dict[str, bool] = {}
         self._markers: dict[str, threading.Event] = {}
         self._started_queries = StartedQueries(self._running)
+        self._shutdown_hooks = ShutdownHooks(jvm, self._queue)
+        self.attended = False
+        """Whether there are readers."""
+        # When a query was first seen that was stopped and has not ended, by the id of its run.
+        self._stopped_at: dict[str, float] = {}
+        self._checked_at = monotonic()
         self._thread = threading.Thread(target=self._take, name="kafka-group-progress", daemon=True)
         self._thread.start()
 
@@ -65,6 +84,15 @@ class CompletionListener:
             handler = self._jvm.java.beans.EventHandler.create(interface, self._queue, "offer", content, event)
             streams.addListener(self._jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(handler))
         self._streams.append(streams)
+
+    def attend(self, attended: bool) -> None:
+        """There are readers from now on, or no more."""
+        self.attended = attended
+        if attended:
+            self._shutdown_hooks.add()
+            self._queue.offer(WAKE)
+        else:
+            self._shutdown_hooks.remove()
 
     def stopped(self) -> bool:
         """Whether Spark was stopped."""
@@ -92,20 +120,75 @@ class CompletionListener:
         del self._markers[marker]
 
     def _take(self) -> None:
+        milliseconds = self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS
         try:
             while True:
-                event = self._queue.poll(POLL_S, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
-                if event is None:
-                    if self.stopped():
-                        return
-                elif event in self._markers:
-                    self._markers[event].set()
-                elif event.startswith("{"):
-                    self._try_report(event)
-                else:
-                    self._check_started(event)
+                interval = self._check_interval()
+                event = self._queue.poll(interval, milliseconds)
+                if event is not None:
+                    self._handle(event)
+                elif self.stopped():
+                    self._end_all_queries()
+                    return
+                check_is_due = event is None or monotonic() >= self._checked_at + interval / 1000
+                if self.attended and check_is_due:
+                    self._end_stopped_queries()
         except Exception as error:  # the JVM is gone, or py4j's connection to it
             log.info("Spark's JVM has ended, and with it the reports of completed batches: %r", error)
+
+    def _check_interval(self) -> int:
+        if self._stopped_at:
+            return PENDING_CHECK_MS
+        if self.attended:
+            return CHECK_MS
+        return IDLE_CHECK_MS
+
+    def _handle(self, event: str) -> None:
+        if event in self._markers:
+            self._markers[event].set()
+        elif event == JVM_ENDS:
+            if self.server is not None:
+                self.server.end_application()
+        elif event.startswith("{"):
+            self._try_report(event)
+        elif event != WAKE:
+            self._check_started(event)
+
+    def _end_stopped_queries(self) -> None:
+        """Tells the readers of queries that were stopped some time ago and are held since."""
+        self._checked_at = now = monotonic()
+        stopped_at = {}
+        for streams in self._streams:
+            for query in streams.active():
+                if query.isActive():
+                    continue
+                run = query.runId().toString()
+                stopped_at[run] = self._stopped_at.get(run, now)
+                if now >= stopped_at[run] + STOP_GRACE:
+                    self._end_query(query)
+        self._stopped_at = stopped_at
+
+    def _end_query(self, query: Any) -> None:
+        try:
+            ends = planned_ends(query.streamingQuery().availableOffsets())
+        except Exception as error:  # Spark's offsets are no public API
+            log.debug("cannot tell the readers of a query that it was stopped: %s", error)
+            return
+        if self.server is not None and ends:
+            self.server.end_query(ends)
+
+    def _end_all_queries(self) -> None:
+        """Spark was stopped, and its queries go on without it: ends them, and tells the readers of held ones."""
+        server = self.server
+        if server is None or not self.attended:
+            return
+        for streams in self._streams:
+            for query in streams.active():
+                threading.Thread(target=_stop, args=(query,), name="kafka-group-stop", daemon=True).start()
+        deadline = monotonic() + STOP_GRACE
+        while server.attended and monotonic() < deadline:
+            time.sleep(0.05)
+        server.end_queries(self._context.applicationId())
 
     def _check_started(self, query_id: str) -> None:
         try:
@@ -159,6 +242,23 @@ class CompletionListener:
                 self._asynchronous.clear()
             self._asynchronous[run] = ASYNCHRONOUS in found[0].streamingQuery().getClass().getSimpleName()
         return self._asynchronous[run]
+
+
+def planned_ends(available: Any) -> list[dict[str, Any]]:
+    """The end offsets of this source among the available offsets of a query, Spark's ``StreamProgress``."""
+    ends = []
+    offsets = available.values().iterator()
+    while offsets.hasNext():
+        end = parse_progress_offset(offsets.next().json())
+        if isinstance(end, dict) and "group" in end:
+            ends.append(end)
+    return ends
+
+
+def _stop(query: Any) -> None:
+    """Makes a query end before its next batch. A stopped Spark rejects the call after it has noted that."""
+    with contextlib.suppress(Exception):
+        query.stop()
 
 
 def own_ends(progress: dict[str, Any]) -> list[dict[str, Any]]:

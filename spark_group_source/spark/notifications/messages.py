@@ -22,6 +22,20 @@ BEGINS = b"begins "
 """The answer: JSON follows, a :class:`Rejection` or null."""
 
 
+APPLICATION = b"application "
+"""Says to which Spark application a reader belongs: its id follows."""
+
+LEAVE = b"leave\n"
+"""Tells a reader that its application ends."""
+
+STOPPED = b"stopped "
+"""Tells a reader that its query was stopped: the digest of the end of the query's last planned batch follows, or
+:data:`ALL`."""
+
+ALL = b"*"
+"""In place of a digest: all queries of the application were stopped."""
+
+
 class Rejection(NamedTuple):
     """Why a query must not run."""
 

@@ -1,8 +1,9 @@
 """Reports completed batches to readers, from the user's process: the server of a Unix socket.
 
-Each reader connects (:mod:`.client`). It receives a digest of the end offset of every batch that the
-application completes, and recognises its own batch. The thread ``kafka-group-readers`` accepts readers and answers
-their requests. ``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
+Each reader connects (:mod:`.client`), and disconnects when it has left its group. It receives a digest of the end
+offset of every batch that the application completes, and recognises its own batch. Likewise it hears that its
+application ends, or that its query was stopped, and leaves. The thread ``kafka-group-readers`` accepts readers and
+answers their requests. ``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,26 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_group_source.clock import WARN_EVERY, LogEvery, monotonic
-from spark_group_source.spark.notifications.messages import BEGINS, DRAINED, MAY_BEGIN, Rejection, digest
+from spark_group_source.spark.notifications.messages import (
+    ALL,
+    APPLICATION,
+    BEGINS,
+    DRAINED,
+    LEAVE,
+    MAY_BEGIN,
+    STOPPED,
+    Rejection,
+    digest,
+)
 from spark_group_source.spark.notifications.unix_socket import listen, places
 
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 2.0
 """Maximum seconds that the end of the process waits for the server's thread."""
+
+LEAVE_TIMEOUT = 2.0
+"""Maximum seconds that the end of the process waits until the readers have left."""
 
 ACCEPT_PAUSE = 1.0
 """Seconds without new readers after one could not be accepted, as in a process without free file descriptors."""
@@ -39,20 +53,30 @@ class NotificationServer:
     Args:
         drain: returns when Spark has delivered all events so far.
         rejection: why the query of a reader must not begin, by the key of its source.
+        attend: called with whether there are readers, whenever that changes.
 
     Raises:
         OSError: no directory takes the socket.
     """
 
     def __init__(
-        self, drain: Callable[[], None], rejection: Callable[[str], Rejection | None] = lambda key: None
+        self,
+        drain: Callable[[], None],
+        rejection: Callable[[str], Rejection | None] = lambda key: None,
+        attend: Callable[[bool], None] = lambda attended: None,
     ) -> None:
         self._drain = drain
         self._rejection = rejection
+        self._attend = attend
+        self.attended = False
+        self.ends_application = False
+        """Whether the Spark application ends with this process."""
         self.process = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
-        self._readers: set[socket.socket] = set()
+        self._departed = threading.Condition(self._lock)
+        # Each reader's application: empty until it has said so.
+        self._readers: dict[socket.socket, str] = {}
         self._accepting, self._resumes_at = True, 0.0
         self._warnings = LogEvery(WARN_EVERY)
         self._selector = selectors.DefaultSelector()
@@ -68,17 +92,39 @@ class NotificationServer:
 
     def send(self, ends: list[dict[str, Any]]) -> None:
         """Reports the end offsets of a completed batch to all readers; disconnects a reader that does not read."""
-        message = b"".join(digest(end) + b"\n" for end in ends)
+        self._send_to_all(b"".join(digest(end) + b"\n" for end in ends))
+
+    def end_application(self) -> None:
+        """Tells all readers that their application ends."""
+        self._send_to_all(LEAVE)
+
+    def end_query(self, ends: list[dict[str, Any]]) -> None:
+        """Tells the readers of one query that it was stopped: ``ends`` is the end of its last planned batch."""
+        self._send_to_all(b"".join(STOPPED + digest(end) + b"\n" for end in ends))
+
+    def end_queries(self, application: str) -> None:
+        """Tells the readers of an application that all of its queries were stopped."""
         with self._lock:
-            for reader in list(self._readers):
-                self._send(reader, message)
+            for reader in [each for each, its in self._readers.items() if its == application]:
+                self._send(reader, STOPPED + ALL + b"\n")
+
+    def leave(self, timeout: float = LEAVE_TIMEOUT) -> None:
+        """Tells all readers that their application ends, and waits for at most ``timeout`` seconds until they left."""
+        self.end_application()
+        with self._departed:
+            self._departed.wait_for(lambda: not self._readers, timeout)
 
     def close(self) -> None:
-        """Delivers what Spark has still to report, then closes all connections. In a forked child it does nothing."""
+        """Delivers what Spark has still to report, then closes all connections. In a forked child it does nothing.
+
+        If the application ends with this process, the readers leave first.
+        """
         if os.getpid() != self.process:
             return
         with contextlib.suppress(Exception):  # the JVM may be gone
             self._drain()
+        if self.ends_application:
+            self.leave()
         self._closed = True
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waking:
             waking.connect(self.path)
@@ -94,11 +140,22 @@ class NotificationServer:
                 else:
                     assert isinstance(key.fileobj, socket.socket)
                     self._answer(key.fileobj)
+            self._note_attendance()
         with self._lock:
             for reader in list(self._readers):
                 self._drop(reader)
             self._selector.close()
             self._listening.close()
+
+    def _note_attendance(self) -> None:
+        attended = bool(self._readers)
+        if attended == self.attended:
+            return
+        self.attended = attended
+        try:
+            self._attend(attended)
+        except Exception as error:  # of any kind from the JVM
+            log.debug("cannot note that there are readers, or none: %s", error)
 
     def _accept(self) -> None:
         try:
@@ -116,7 +173,7 @@ class NotificationServer:
                 log.debug("cannot serve a reader: %s", error)
                 reader.close()
             else:
-                self._readers.add(reader)
+                self._readers[reader] = ""
 
     def _pause_accepting(self, error: OSError) -> None:
         """Stops looking for new readers for a while: one that waits and cannot be accepted would be seen at once."""
@@ -144,14 +201,17 @@ class NotificationServer:
             return
         except OSError:
             asked = b""
-        answers = b"".join(map(self._answer_to, asked.splitlines(keepends=True)))
+        answers = b"".join(self._answer_to(question, reader) for question in asked.splitlines(keepends=True))
         with self._lock:
             if asked:
                 self._send(reader, answers)
             else:
                 self._drop(reader)
 
-    def _answer_to(self, question: bytes) -> bytes:
+    def _answer_to(self, question: bytes, reader: socket.socket) -> bytes:
+        if question.startswith(APPLICATION):
+            self._note_application(reader, question.removeprefix(APPLICATION).strip().decode())
+            return b""
         if question.startswith(MAY_BEGIN):
             rejection = self._rejection_of(question.removeprefix(MAY_BEGIN).strip())
             return BEGINS + json.dumps(rejection).encode() + b"\n"
@@ -161,12 +221,22 @@ class NotificationServer:
             log.debug("cannot wait for Spark's events: %s", error)
         return DRAINED
 
+    def _note_application(self, reader: socket.socket, application: str) -> None:
+        with self._lock:
+            if reader in self._readers:
+                self._readers[reader] = application
+
     def _rejection_of(self, key: bytes) -> Rejection | None:
         try:
             return self._rejection(key.decode())
         except Exception as error:  # of any kind from the JVM: the reader must not wait longer
             log.debug("cannot check the queries that have started: %s", error)
             return None
+
+    def _send_to_all(self, message: bytes) -> None:
+        with self._lock:
+            for reader in list(self._readers):
+                self._send(reader, message)
 
     def _send(self, reader: socket.socket, message: bytes) -> None:
         if reader not in self._readers:
@@ -180,6 +250,7 @@ class NotificationServer:
 
     def _drop(self, reader: socket.socket) -> None:
         if reader in self._readers:
-            self._readers.remove(reader)
+            del self._readers[reader]
             self._selector.unregister(reader)
             reader.close()
+            self._departed.notify_all()

@@ -12,9 +12,10 @@ import logging
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_group_source.spark.notifications.client import ServerAddress
+from spark_group_source.spark.notifications.default_signals import leave_before_death
 from spark_group_source.spark.notifications.listener import CompletionListener
 from spark_group_source.spark.notifications.messages import Rejection
 from spark_group_source.spark.notifications.server import NotificationServer
@@ -45,9 +46,11 @@ def report_completed_batches(spark: SparkSession) -> ServerAddress:
         streams = spark._jsparkSession.streams()
         with _lock:
             server, address = _server()
+            if server is not None:
+                _end_with_process(server, gateway)
             has_ended = not _listeners or _listeners[-1].stopped()
             if has_ended:
-                _listeners[:] = [CompletionListener(server, spark.sparkContext._jsc.sc(), gateway.jvm)]
+                _replace_listener(CompletionListener(server, spark.sparkContext._jsc.sc(), gateway.jvm))
             _listeners[-1].server = server
             _listeners[-1].listen(streams)
         return address
@@ -67,12 +70,40 @@ def _server() -> tuple[NotificationServer | None, ServerAddress]:
     if not hasattr(socket, "AF_UNIX"):
         return None, ServerAddress(missing="Python has no Unix sockets on this system")
     try:
-        server = NotificationServer(_drain, _rejection)
+        server = NotificationServer(_drain, _rejection, _attend)
     except OSError as error:
         return None, ServerAddress(missing=f"cannot report completed batches: {error}")
     _servers.append(server)
     atexit.register(server.close)
     return server, ServerAddress(server.path)
+
+
+def _end_with_process(server: NotificationServer, gateway: Any) -> None:
+    """Makes the readers leave before this process ends, if Spark's JVM ends with it because it has started the JVM.
+
+    Another JVM may go on with its queries when this process has ended, as notebook servers do.
+    """
+    started_jvm = getattr(gateway, "proc", None) is not None
+    if started_jvm and not server.ends_application:
+        server.ends_application = True
+        leave_before_death(server)
+
+
+def _replace_listener(new: CompletionListener) -> None:
+    """The readers that are there may be those of an application that was stopped: their JVM is the same."""
+    attended = False
+    for former in _listeners:
+        attended = former.attended
+        if attended:
+            former.attend(False)
+    _listeners[:] = [new]
+    if attended:
+        new.attend(True)
+
+
+def _attend(attended: bool) -> None:
+    for listener in _listeners:
+        listener.attend(attended)
 
 
 def _drain() -> None:

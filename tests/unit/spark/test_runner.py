@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_group_source.spark.jvm_process import JvmProcess
 from spark_group_source.spark.runner_log import DriverStderr
 from tests.unit.new_process import run_python
+from tests.waiting import eventually
 
 RUNNERS = """
 import logging, os, signal, sys
@@ -51,10 +53,12 @@ for start, end in zip(sys.argv[1::2], sys.argv[2::2]):
 """
 GONE = "raise EOFError"
 TERMINATED = "os.kill(os.getpid(), signal.SIGTERM)"
+HUNG_UP = "os.kill(os.getpid(), signal.SIGHUP)"
 BROKEN_STDERR = """reading, writing = os.pipe(); os.close(reading); os.dup2(writing, 2)
 logging.getLogger('spark_group_source').warning('unread'); raise EOFError"""
 ENDS = {
     "sigterm": ("pass", TERMINATED, "0"),
+    "sighup": ("pass", HUNG_UP, "0"),
     "sigterm as it joins": (TERMINATED, "pass", "0"),
     "the JVM is gone": ("pass", GONE, "1"),
     "sigterm as it begins to leave": ("pass", f"stream.ignore_further_signals = lambda: {TERMINATED}; {GONE}", None),
@@ -71,6 +75,49 @@ def test_a_runner_leaves_however_it_ends_and_ignores_sigterm_meanwhile() -> None
         left_with = next(lines).removeprefix("status ")
         assert status in (None, left_with), name
     assert "EOFError" in ended.stderr
+
+
+JVM = """
+import ctypes, sys, threading
+def shutdown():
+    ctypes.CDLL(None).prctl(15, b"shutdown-hook-0")
+    print("shuts down", flush=True)
+    threading.Event().wait()
+hook = threading.Thread(target=shutdown, daemon=True)
+"""
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show the threads of a process")
+
+
+@LINUX
+def test_the_shutdown_of_a_jvm_is_seen_by_its_thread_and_no_other_thread_is_taken_for_it() -> None:
+    code = f"{JVM}\nprint('lives', flush=True); sys.stdin.readline()"
+    code += "; other = threading.Thread(target=sys.stdin.readline); other.start(); other.join()"
+    code += "; hook.start(); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as started:
+        assert started.stdin is not None
+        assert started.stdout is not None
+        jvm = JvmProcess(started.pid)
+        assert started.stdout.readline() == "lives\n"
+        assert not jvm.has_begun_shutdown()
+        started.stdin.write("\n")
+        eventually(lambda: not jvm.has_begun_shutdown() and len(jvm._named) == 2)
+        started.stdin.write("\n")
+        assert started.stdout.readline() == "shuts down\n"
+        eventually(jvm.has_begun_shutdown)
+        assert jvm.has_begun_shutdown(), "it stays so"
+
+
+@LINUX
+def test_a_runner_leaves_when_its_jvm_begins_to_shut_down_and_ends_after_it() -> None:
+    """If it ended before, a query would fail while the JVM shuts down, and the user's listeners would hear of it."""
+    jvm = f"{JVM}\nimport os; told, telling = os.pipe()"
+    jvm += "\nthreading.Thread(target=lambda: os.read(told, 1) and hook.start(), daemon=True).start()"
+    waits = "from spark_group_source.spark.jvm_process import JvmProcess\n"
+    waits += "JvmProcess.await_end = lambda self: print('waits', flush=True)"
+    ended = run_python(f"{jvm}\n{RUNNERS}", waits, "import time; os.write(telling, b'.'); time.sleep(60)")
+    assert ended.stdout.split("\n") == ["shuts down", "leaves", "has left", "waits", "status 0", ""], ended.stderr
 
 
 PROC = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the JVM's stderr is opened through /proc")

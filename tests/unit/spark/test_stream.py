@@ -20,11 +20,13 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.query import driver
 from spark_group_source.spark import stream
 from spark_group_source.spark.application import Application
+from spark_group_source.spark.jvm_process import JvmProcess
 from spark_group_source.spark.notifications.client import ServerAddress
-from spark_group_source.spark.notifications.messages import Rejection, digest, source_key
+from spark_group_source.spark.notifications.messages import ALL, Rejection, digest, source_key
 from spark_group_source.spark.notifications.server import NotificationServer
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
+from tests.waiting import eventually
 
 OPTIONS = {"kafka.bootstrap.servers": "b:9092", "kafka.group.id": "g", "subscribe": "t"}
 TIMEOUT_S = 30.0
@@ -98,8 +100,8 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> GroupStreamReader:
     """A reader without Kafka, which leaves the signals and the log of this process alone."""
     monkeypatch.setattr(driver, "Driver", FakeDriver)
     monkeypatch.setattr(FakeDriver, "planned", [batch(0, 3), batch(3, 5)], raising=False)
-    for name in ("leave_on_sigterm", "log_to_stderr", "ignore_further_signals"):
-        monkeypatch.setattr(stream, name, lambda: None)
+    for name in ("leave_when_told", "log_to_stderr", "ignore_further_signals"):
+        monkeypatch.setattr(stream, name, lambda *_: None)
     return GroupStreamReader(parse_options(OPTIONS), source_schema(False), Application("app"))
 
 
@@ -350,3 +352,53 @@ def test_a_query_that_its_user_s_process_rejects_ends_before_it_has_a_driver(
                 call()
         assert reader._driver is None
         reader.stop()
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a reader does when it is told to leave."""
+    done: list[str] = []
+    monkeypatch.setattr(stream, "leave_now", lambda: done.append("leaves"))
+    return done
+
+
+def test_a_reader_leaves_when_its_own_query_was_stopped_and_not_when_another_was(
+    reader: GroupStreamReader, told: list[str]
+) -> None:
+    reader.latestOffset(reader.initialOffset())
+    reader._query_stopped(digest(logged(batch(3, 5))))
+    assert told == []
+    reader._query_stopped(digest(logged(batch(0, 3))))
+    reader._query_stopped(ALL)
+    assert told == ["leaves", "leaves"]
+
+
+def test_a_reader_says_that_it_has_left_after_it_has_and_then_waits_for_a_jvm_that_ends(
+    reader: GroupStreamReader, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeDriver, "close", lambda *_: told.append("has left"))
+    monkeypatch.setattr(JvmProcess, "await_end", lambda _: told.append("waits for the JVM"))
+
+    def attend(attended: bool) -> None:
+        if not attended:
+            told.append("disconnects")
+
+    with closing(NotificationServer(lambda: None, attend=attend)) as server:
+        reader._notification_server = ServerAddress(server.path)
+        reader.initialOffset()
+        eventually(lambda: server.attended)
+        server.end_application()
+        eventually(lambda: told == ["leaves"])
+        reader.stop()
+        eventually(lambda: not server.attended)
+    assert set(told) == {"leaves", "has left", "waits for the JVM", "disconnects"}
+    assert told.index("has left") < told.index("disconnects")
+
+
+def test_a_reader_of_a_jvm_that_lives_on_does_not_wait_for_it(
+    reader: GroupStreamReader, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JvmProcess, "await_end", lambda _: told.append("waits for the JVM"))
+    reader.initialOffset()
+    reader.stop()
+    assert told == []

@@ -22,7 +22,7 @@ from spark_group_source.spark.notifications import client as client_module
 from spark_group_source.spark.notifications import listener as listener_module
 from spark_group_source.spark.notifications import server as server_module
 from spark_group_source.spark.notifications import set_up, unix_socket
-from spark_group_source.spark.notifications.client import NotificationClient
+from spark_group_source.spark.notifications.client import Listener, NotificationClient
 from spark_group_source.spark.notifications.listener import CompletionListener
 from spark_group_source.spark.notifications.messages import Rejection, digest
 from spark_group_source.spark.notifications.server import NotificationServer
@@ -36,7 +36,7 @@ class Reader(NotificationClient):
 
     def __init__(self, path: str) -> None:
         self.heard: list[bytes] = []
-        super().__init__(path, self.heard.append)
+        super().__init__(path, Listener(self.heard.append))
         self.drain()
 
 
@@ -68,7 +68,7 @@ class Jvm:
         self.queue: queue.Queue[str] = queue.Queue(listener_module.CAPACITY)
         self.stopped = threading.Event()
         waiting = SimpleNamespace(offer=self.offer, poll=self._poll)
-        util = SimpleNamespace(LinkedBlockingQueue=lambda _: waiting, TimeUnit=SimpleNamespace(SECONDS=1))
+        util = SimpleNamespace(LinkedBlockingQueue=lambda _: waiting, TimeUnit=SimpleNamespace(MILLISECONDS=1))
         self.java = SimpleNamespace(util=SimpleNamespace(concurrent=util))
         kind = SimpleNamespace(getSimpleName=lambda: self.execution)
         query = SimpleNamespace(streamingQuery=lambda: SimpleNamespace(getClass=lambda: kind))
@@ -80,7 +80,7 @@ class Jvm:
         self.queue.put(event)
         return True
 
-    def _poll(self, seconds: int, unit: int) -> str | None:
+    def _poll(self, interval: int, unit: int) -> str | None:
         try:
             return self.queue.get(timeout=0.2)
         except queue.Empty:
@@ -238,7 +238,7 @@ def test_a_reader_removes_the_socket_of_a_server_that_was_killed(tmp_path: Path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(path))
         listening.listen()
-        with closing(NotificationClient(str(path), lambda _: None)):
+        with closing(NotificationClient(str(path), Listener(lambda _: None))):
             listening.accept()[0].close()
             listening.close()
             eventually(lambda: not path.parent.exists())
@@ -264,7 +264,7 @@ def test_a_reader_that_was_busy_for_long_hears_of_batches_again(server: Notifica
         release.wait(30)
         heard.append(report)
 
-    with closing(NotificationClient(server.path, completed)) as client:
+    with closing(NotificationClient(server.path, Listener(completed))) as client:
         client.drain()
         server.send([END])
         assert busy.wait(30)
@@ -382,9 +382,9 @@ def test_a_reader_hears_why_its_query_must_not_begin_after_the_queries_that_have
     monkeypatch.setattr(listener._started_queries, "rejection", lambda key: found if started and key == "k" else None)
     with closing(NotificationServer(listener.drain, listener.rejection)) as server:
         jvm.offer("0b0a0af3-1aed-4234-80d5-5afbdb7058d9")
-        with closing(NotificationClient(server.path, lambda _: None)) as client:
+        with closing(NotificationClient(server.path, Listener(lambda _: None))) as client:
             assert client.rejection("k") == found
-        with closing(NotificationClient(server.path, lambda _: None)) as other:
+        with closing(NotificationClient(server.path, Listener(lambda _: None))) as other:
             assert other.rejection("another") is None
 
 
