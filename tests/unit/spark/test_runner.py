@@ -77,6 +77,12 @@ def test_a_runner_leaves_however_it_ends_and_ignores_sigterm_meanwhile() -> None
     assert "EOFError" in ended.stderr
 
 
+def test_a_runner_ignores_the_hangup_that_nohup_ignores() -> None:
+    nohup = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    ended = run_python(f"{nohup}\n{RUNNERS}", "pass", f"{HUNG_UP}; print('lives', flush=True)")
+    assert ended.stdout.split("\n") == ["lives", "leaves", "has left", "status 0", ""], ended.stderr
+
+
 JVM = """
 import ctypes, sys, threading
 def shutdown():
