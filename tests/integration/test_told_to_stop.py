@@ -245,7 +245,9 @@ def test_the_member_leaves_when_its_application_is_told_to_stop(
 ) -> None:
     took, application = seconds_until_left(kafka, run, topic(partitions=2), group, WAYS[way], moment)
     print(f"{way}, {moment}: left after {took:.2f} s")
-    assert "terminated with error" not in application.log()
+    # The shutdown of the JVM fails a running task, and Spark reports that as the error of its query.
+    if moment != TASK:
+        assert "terminated with error" not in application.log()
 
 
 @pytest.mark.slow

@@ -14,14 +14,13 @@ import contextlib
 import json
 import logging
 import threading
-import time
 import uuid
 from typing import Any
 
 from spark_group_source.clock import monotonic
 from spark_group_source.offsets import parse_progress_offset
 from spark_group_source.spark.notifications.messages import Rejection
-from spark_group_source.spark.notifications.server import NotificationServer
+from spark_group_source.spark.notifications.server import LEAVE_TIMEOUT, NotificationServer
 from spark_group_source.spark.notifications.shutdown_hooks import JVM_ENDS, ShutdownHooks
 from spark_group_source.spark.start_checks.started_queries import StartedQueries
 
@@ -33,6 +32,9 @@ CAPACITY = 10_000
 CHECK_MS, IDLE_CHECK_MS, PENDING_CHECK_MS = 750, 10_000, 250
 """Milliseconds between two checks whether Spark or a query was stopped: while there are readers, while there are none,
 and while a query that was stopped has not ended."""
+
+STOPPED_CHECK_MS = 50
+"""Milliseconds between two checks whether the readers of a stopped Spark have left."""
 
 STOP_GRACE = 0.5
 """Seconds in which a query that was stopped ends by itself, unless a function of the user holds it. Then its reader
@@ -185,10 +187,18 @@ class CompletionListener:
         for streams in self._streams:
             for query in streams.active():
                 threading.Thread(target=_stop, args=(query,), name="kafka-group-stop", daemon=True).start()
-        deadline = monotonic() + STOP_GRACE
-        while server.attended and monotonic() < deadline:
-            time.sleep(0.05)
+        self._handle_until_left(server, STOP_GRACE)
         server.end_queries(self._context.applicationId())
+        self._handle_until_left(server, LEAVE_TIMEOUT)
+
+    def _handle_until_left(self, server: NotificationServer, seconds: float) -> None:
+        """Handles events until there are no readers, at most so long: Spark may report a batch after it was stopped."""
+        milliseconds = self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS
+        deadline = monotonic() + seconds
+        while server.attended and monotonic() < deadline:
+            event = self._queue.poll(STOPPED_CHECK_MS, milliseconds)
+            if event is not None:
+                self._handle(event)
 
     def _check_started(self, query_id: str) -> None:
         try:
@@ -256,9 +266,16 @@ def planned_ends(available: Any) -> list[dict[str, Any]]:
 
 
 def _stop(query: Any) -> None:
-    """Makes a query end before its next batch. A stopped Spark rejects the call after it has noted that."""
-    with contextlib.suppress(Exception):
+    """Makes a query end before its next batch.
+
+    A stopped Spark notes that, then rejects the call before it has interrupted the query. A query that is not
+    interrupted waits for its reader, and fails when that leaves.
+    """
+    try:
         query.stop()
+    except Exception:
+        with contextlib.suppress(Exception):  # the query's thread is no public API
+            query.streamingQuery().queryExecutionThread().interrupt()
 
 
 def own_ends(progress: dict[str, Any]) -> list[dict[str, Any]]:

@@ -29,7 +29,8 @@ class Reader(NotificationClient):
 
     def __init__(self, path: str, application: str = "app") -> None:
         self.told: list[bytes] = []
-        listener = Listener(lambda _: None, lambda: self.told.append(b"ends"), self.told.append)
+        self.completed: list[bytes] = []
+        listener = Listener(self.completed.append, lambda: self.told.append(b"ends"), self.told.append)
         super().__init__(path, listener, application)
         self.drain()
 
@@ -114,11 +115,12 @@ class Query:
     """A query in the JVM: ``stopped`` is what ``query.stop()`` sets first."""
 
     def __init__(self, run: str, end: Any) -> None:
-        self.stopped = threading.Event()
+        self.stopped, self.interrupted = threading.Event(), threading.Event()
         self._run = run
         end_of_batch = SimpleNamespace(json=lambda: end)
         offsets = SimpleNamespace(values=lambda: SimpleNamespace(iterator=lambda: Iteration([end_of_batch])))
-        self._execution = SimpleNamespace(availableOffsets=lambda: offsets)
+        thread = SimpleNamespace(interrupt=self.interrupted.set)
+        self._execution = SimpleNamespace(availableOffsets=lambda: offsets, queryExecutionThread=lambda: thread)
 
     def isActive(self) -> bool:  # noqa: N802
         return not self.stopped.is_set()
@@ -279,6 +281,39 @@ def test_when_spark_is_stopped_its_queries_are_stopped_and_its_readers_told_and_
         assert query.stopped.is_set()
         of_next.drain()
         assert of_next.told == []
+
+
+def test_a_batch_that_spark_reports_after_it_was_stopped_is_reported_to_a_reader_that_leaves(
+    server: NotificationServer, jvm: Hooked, application: CompletionListener
+) -> None:
+    server._drain = set_up._drain
+    with closing(Reader(server.path)) as reader:
+        jvm.stopped.set()
+        eventually(lambda: reader.told == [ALL])
+        jvm.complete(END)
+        reader.drain()
+        assert reader.completed == [digest(END)]
+    application._thread.join(30)
+    assert not application._thread.is_alive()
+
+
+def test_a_query_that_a_stopped_spark_does_not_interrupt_is_interrupted(
+    server: NotificationServer, jvm: Hooked, application: CompletionListener
+) -> None:
+    interrupted, rejected = Query("interrupted", END), Query("rejected", END)
+
+    def reject() -> None:
+        rejected.stopped.set()
+        raise RuntimeError("cannot call methods on a stopped SparkContext")
+
+    rejected.stop = reject  # type: ignore[method-assign]
+    jvm.queries = [interrupted, rejected]
+    with closing(Reader(server.path)):
+        eventually(lambda: application.attended)
+        jvm.stopped.set()
+        eventually(rejected.interrupted.is_set)
+        assert interrupted.stopped.is_set()
+        assert not interrupted.interrupted.is_set()
 
 
 def test_the_next_application_of_a_process_takes_the_hooks_over(
