@@ -236,6 +236,8 @@ class Scenario:
             )
             query.wraps = query.spark_4_1 and chance.flag("Spark's wrapper", 0.3)
             query.skew = chance.number("clock behind", 0.0, 0.0, MAX_SKEW, 0.3)
+            if other_client:  # which has no lineages, and the query in its place knows its own
+                query.skew = 0.0
             query.alone, query.shares_session = count == 1, one_session
             query.is_other_client = is_other_client
             query.trigger = chance.pick("own trigger", trigger, (1.0,), 0.3)
