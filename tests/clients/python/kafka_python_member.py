@@ -75,7 +75,8 @@ if line.SETTINGS.get("pattern"):
 else:
     member.subscribe(line.items("topics"), listener=Owned())
 while not ends.is_set():
-    for tp, records in member.poll(timeout_ms=100).items():
+    # A rebalance in it commits first, and logs an error if that takes longer than this call may.
+    for tp, records in member.poll(timeout_ms=1000).items():
         for record in records:
             line.read(*tp, record.offset)
 member.close()
