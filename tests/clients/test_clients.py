@@ -204,10 +204,8 @@ THREE = {
 }
 
 
-@pytest.mark.parametrize("sides", THREE.values(), ids=THREE)
-def test_members_of_three_clients_read_each_record_once(cell: Start, sides: tuple[Side, ...]) -> None:
-    require(*sides)
-    group = cell(PARTITIONS + 1)
+def each_leaves_and_returns(group: Cell, sides: tuple[Side, ...]) -> None:
+    """One joins after the other, each leaves and joins again, and the last one is killed."""
     members: list[Member] = []
     for side in sides:
         members.append(group.start(side))
@@ -219,6 +217,20 @@ def test_members_of_three_clients_read_each_record_once(cell: Start, sides: tupl
         group.settle(*members)
     members[2].kill()
     group.settle(*members[:2])
+
+
+@pytest.mark.parametrize("sides", THREE.values(), ids=THREE)
+def test_members_of_three_clients_read_each_record_once(cell: Start, sides: tuple[Side, ...]) -> None:
+    require(*sides)
+    each_leaves_and_returns(cell(PARTITIONS + 1), sides)
+
+
+@pytest.mark.parametrize("sides", THREE.values(), ids=THREE)
+def test_control_three_members_of_two_other_clients_read_each_record_once(cell: Start, sides: tuple[Side, ...]) -> None:
+    """As above, with a second member of the first of the others in our place."""
+    _, first, second = sides
+    require(first, second)
+    each_leaves_and_returns(cell(PARTITIONS + 1), (first, first, second))
 
 
 @pytest.mark.parametrize("sides", cells(*OTHERS), ids=name)
