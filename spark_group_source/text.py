@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from spark_group_source.offsets import TopicPartition
 
 MOST = 20
 """Maximum number of items that a message lists."""
@@ -57,8 +53,8 @@ def some(texts: Sequence[str], separator: str = ", ", most: int = MOST) -> str:
     return listed
 
 
-def names(items: Iterable[TopicPartition] | Iterable[str]) -> str:
-    """The names of partitions or topics, sorted."""
+def names(items: Iterable[tuple[str, int]] | Iterable[str]) -> str:
+    """The names of partitions or topics, sorted. A partition is a ``TopicPartition``, whose text is its name."""
     return some([printable(str(item)) for item in sorted(items)])
 
 
