@@ -262,11 +262,8 @@ class Channel:
             until = min(broker.hung_until, run.now + 1.0)  # it may heal before
             run.at(until, lambda: self._arrive(api, request, number, fault))
             return
-        gone, static = self.process.dead or self.process.ended, ("group_instance_id", "instance_id")
-        if gone and any(getattr(request, name, None) for name in static):
-            return  # it would fence the process that has the instance id now, as another client of the same id does
-        if self.process.ended and api == "OffsetCommit" and not request.member_id:
-            return  # no broker can tell that it comes late: a commit without membership has no generation
+        if self._comes_too_late(api, request):
+            return
         if fault == LATE_REQUEST:
             network.arrived_late(f"{self.process.name} {api}: the late request arrives")
             run.after(0.0, lambda: run.passing(LATE_ARRIVES))
@@ -278,28 +275,56 @@ class Channel:
         else:
             self._handle(api, request, number, fault)
 
+    def _comes_too_late(self, api: str, request: Any) -> bool:
+        """Whether a request of a process that has ended must not arrive, because no broker can tell that it is late."""
+        process = self.process
+        if process.dead or process.ended:
+            # It would fence the process that has the instance id now, as another client of the same id does.
+            for name in ("group_instance_id", "instance_id"):
+                if getattr(request, name, None):
+                    return True
+        # A commit without membership has no generation.
+        return process.ended and api == "OffsetCommit" and not request.member_id
+
     def _handle(self, api: str, request: Any, number: int, fault: str) -> None:
         run, network = self.network.run, self.network
         code = 0
         if fault == REFUSED and api in ERRORS:
-            code = run.chance.pick(f"error of {api}", ERRORS[api][0], ERRORS[api][1:], 0.8)
-            leaves = getattr(request, "member_epoch", 0) < 0
-            if code in FATAL_AT_FIRST and (leaves or self.process.name not in network.members):
-                code = ERRORS[api][0]
-        unaware_until, old_offsets = network.former.get(self.broker.node, (0.0, nullcontext))
+            code = self._refusal(api, request)
+        unaware_until, former_offsets = network.former.get(self.broker.node, (0.0, nullcontext))
+        offsets: Callable[[], AbstractContextManager[None]] = nullcontext
         writes = api in ("OffsetCommit", "SyncGroup") or getattr(request, "member_epoch", 1) == 0
-        unaware = unaware_until > run.now and (writes or api == "OffsetFetch")
-        if unaware:
-            code = NOT_COORDINATOR if writes else 0  # what it writes reaches no other broker
+        if unaware_until > run.now:
+            if writes:
+                code, offsets = NOT_COORDINATOR, former_offsets  # what it writes reaches no other broker
+            elif api == "OffsetFetch":
+                code, offsets = 0, former_offsets
+        error = NO_FAULT
+        if code:
+            error = Fault(error=code)
         network.sent_by(self.process, api, request)
-        with old_offsets() if unaware else nullcontext():
-            response = respond(self.broker.handle, api, request, Fault(error=code) if code else NO_FAULT)
+        with offsets():
+            response = respond(self.broker.handle, api, request, error)
         if response is None:  # the client has sent it again, which may have arrived before
             if not self.closed and not self.ended:
                 network.unanswered[self.process.name] = run.now
             return
         network.handled(self.process, self.broker.node, api, request, response)
         run.passing(api + HANDLED)
+        self._send_answer(number, response, fault)
+
+    def _refusal(self, api: str, request: Any) -> int:
+        """The error code of a refused request. One that ends a query at its first join is for members only."""
+        usual = ERRORS[api][0]
+        code = self.network.run.chance.pick(f"error of {api}", usual, ERRORS[api][1:], 0.8)
+        leaves = getattr(request, "member_epoch", 0) < 0
+        may_be_fatal = not leaves and self.process.name in self.network.members
+        if code in FATAL_AT_FIRST and not may_be_fatal:
+            return usual
+        return code
+
+    def _send_answer(self, number: int, response: Any, fault: str) -> None:
+        run = self.network.run
         if fault == CUT_AFTER:
             self.cut()
             return

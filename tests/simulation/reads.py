@@ -108,19 +108,25 @@ class Reads:
             at = each["partition"], each["offset"]
             if planned.get(at) != each["value"]:
                 raise Broken(f"a row of {at} is {each['value']!r}, and not {planned.get(at)!r}")
-        for number in {number for number, _ in read}:
-            of_one = [at for each, at in read if each == number]
-            if of_one != sorted(set(of_one)):
-                raise Broken(f"rows of partition {number} are not in order, or twice: {of_one}")
-        lost = any((each.partition, at) in self.lost for each in ranges for at in range(each.start, each.end))
-        if isinstance(failure, DataLoss) and self.fails and lost:
+        _check_order(read)
+        if isinstance(failure, DataLoss) and self.fails and self._has_lost(ranges):
             self.told(f"the query ends: {failure}")
             return False
         if failure is not None:
             raise Broken(f"a task ends with {failure!r}") from failure
-        if unread := sorted(planned.keys() - set(read) - (set() if self.fails else self.lost)):
-            raise Broken(f"{unread[:5]} are not read")
+        unread = planned.keys() - set(read)
+        if not self.fails:
+            unread -= self.lost
+        if unread:
+            raise Broken(f"{sorted(unread)[:5]} are not read")
         return True
+
+    def _has_lost(self, ranges: list[OffsetRange]) -> bool:
+        for each in ranges:
+            for at in range(each.start, each.end):
+                if (each.partition, at) in self.lost:
+                    return True
+        return False
 
     def _plan(self, starts: dict[int, int]) -> Iterator[OffsetRange]:
         for number, log in self.kafka.logs[TOPIC].items():
@@ -241,3 +247,13 @@ class Reads:
     def _thaw(self, node: int) -> None:
         if node in self.kafka._frozen:
             self.kafka.thaw_metadata(node)
+
+
+def _check_order(read: list[tuple[int, int]]) -> None:
+    """Each partition's rows come once, in the order of their offsets."""
+    by_partition: dict[int, list[int]] = {}
+    for number, at in read:
+        by_partition.setdefault(number, []).append(at)
+    for number, offsets in by_partition.items():
+        if offsets != sorted(set(offsets)):
+            raise Broken(f"rows of partition {number} are not in order, or twice: {offsets}")
