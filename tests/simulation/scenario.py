@@ -65,6 +65,29 @@ class Story(logging.Handler):
         self.told(f"    [{self.run.process.name}] {record.levelname} {record.getMessage()}{raised}")
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What all queries of a run have in common. Texts are values of options, times are in seconds."""
+
+    topics: list[str]
+    count: int
+    manual: bool
+    rebalance: float
+    trigger: float
+    retry: str
+    start: str
+    assignor: str
+    one_session: bool
+    age: str
+    pattern: bool
+    other_client: bool
+    isolation: str
+
+    def is_other_client(self, number: int) -> bool:
+        """Whether the query with this number stands for a client of another kind."""
+        return self.other_client and number == self.count - 1
+
+
 class Scenario:
     """The actors of one run."""
 
@@ -91,30 +114,17 @@ class Scenario:
         self.net.arrived_late = self.truth.troubles.arrives_late
         network.Connection.network = self.net
         spark.Life.of_process.clear()
-        aimed = chance.flag("strikes", self._if((aims.ROLLING,), 0.6, 0.9))
         self.calm_until = 0.0
-        asked = [each for each in aims.THEMES[self.theme] if each not in OTHERS_REQUESTS[protocol]]
-        holds = self._if((aims.MOVES,), 0.8, 0.3)
-        choices: list[tuple[str, str, Sequence[str], float]] = [
-            ("a request", "OffsetCommit", asked, self._if((aims.ROLLING,), 0.3, 1.0)),
-            ("another request", asked[0], asked[1:], 0.4),
-            ("a call", aims.CALLS[0], aims.CALLS[1:], self._if((aims.ROLLING,), 0.9, 0.35)),
-            ("a function", aims.FUNCTIONS[0], aims.FUNCTIONS[1:], holds),
-            ("another function", aims.FUNCTIONS[0], aims.FUNCTIONS[1:], holds / 2),
-        ]
-        rates: dict[str, float] = {}
-        for kind, first, others, likely in choices if aimed else ():
-            if chance.flag(f"strikes at {kind}", likely):
-                place = chance.pick(kind, first, others, 0.6 if first == "OffsetCommit" else 0.99)
-                rates[place] = chance.pick(f"rate at {kind}", 0.3, (0.05, 1.0), 0.6)
-        for place, rate in rates.items():
-            run.places[place] = lambda place=place, rate=rate: self._pass(place, rate)  # type: ignore[misc]
+        aimed = chance.flag("strikes", self._if((aims.ROLLING,), 0.6, 0.9))
+        if aimed:
+            self._aim_strikes()
         self.hesitation = chance.pick("hesitation", 0.0, (0.01, 0.04), self._if((aims.MOVES, aims.COMMITS), 0.5, 0.2))
-        for place in (*aims.FUNCTIONS, *aims.THEMES[""]) if self.hesitation else ():
-            run.places.setdefault(place, lambda place=place: self._hesitate(place))  # type: ignore[misc]
-        self.trouble = (
-            0.0 if aimed else chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), self._if((aims.ROLLING,), 0.1, 0.9))
-        )
+        if self.hesitation:
+            for place in (*aims.FUNCTIONS, *aims.THEMES[""]):
+                run.places.setdefault(place, lambda place=place: self._hesitate(place))  # type: ignore[misc]
+        self.trouble = 0.0
+        if not aimed:
+            self.trouble = chance.pick("trouble", 0.0, (0.0, 0.01, 0.04, 0.12), self._if((aims.ROLLING,), 0.1, 0.9))
         self.target: Query | None = None
         self.healed = False
         self.one_event = Lock()
@@ -126,8 +136,33 @@ class Scenario:
         self.rewound_at = -MAX_SKEW
         self.duration = chance.number("duration", 10.0, 5.0, 22.0)
         self.runs = chance.pick("AvailableNow runs", 0.2, (0.0, 0.8), self._if((aims.RUNS,), 1.0, 0.3))
-        self.runs = 0.8 if self.theme == aims.RUNS else self.runs
+        if self.theme == aims.RUNS:
+            self.runs = 0.8
         self.slowness = 1.0
+
+    def _aim_strikes(self) -> None:
+        """Draws the places at which this run strikes, and how often."""
+        chance, places = self.chance, self.run.places
+        asked = [each for each in aims.THEMES[self.theme] if each not in OTHERS_REQUESTS[self.protocol]]
+        holds = self._if((aims.MOVES,), 0.8, 0.3)
+        choices: list[tuple[str, str, Sequence[str], float]] = [
+            ("a request", "OffsetCommit", asked, self._if((aims.ROLLING,), 0.3, 1.0)),
+            ("another request", asked[0], asked[1:], 0.4),
+            ("a call", aims.CALLS[0], aims.CALLS[1:], self._if((aims.ROLLING,), 0.9, 0.35)),
+            ("a function", aims.FUNCTIONS[0], aims.FUNCTIONS[1:], holds),
+            ("another function", aims.FUNCTIONS[0], aims.FUNCTIONS[1:], holds / 2),
+        ]
+        rates: dict[str, float] = {}
+        for kind, first, others, likely in choices:
+            if not chance.flag(f"strikes at {kind}", likely):
+                continue
+            is_other_place = 0.99
+            if first == "OffsetCommit":
+                is_other_place = 0.6
+            place = chance.pick(kind, first, others, is_other_place)
+            rates[place] = chance.pick(f"rate at {kind}", 0.3, (0.05, 1.0), 0.6)
+        for place, rate in rates.items():
+            places[place] = lambda place=place, rate=rate: self._pass(place, rate)  # type: ignore[misc]
 
     def _if(self, themes: tuple[str, ...], then: float, otherwise: float) -> float:
         return then if self.theme in themes else otherwise
@@ -154,8 +189,20 @@ class Scenario:
         self.run.after(1.0, self._look, awaited=False)
 
     def _create(self) -> None:
+        topics = self._create_topics()
+        shared = self._draw_shared(topics)
+        for number in range(shared.count):
+            options = self._options(number, shared)
+            if options is not None:
+                self.queries.append(self._create_query(number, options, shared))
+        self._slow_down_for_long_batches()
+        for query in self.queries:
+            if not self.chance.flag("starts later", 0.3):
+                self._begin(query)
+
+    def _create_topics(self) -> list[str]:
         chance = self.chance
-        topics = chance.pick("topics", ["t"], (["t", "u"],), self._if((aims.TOPICS,), 0.7, 0.15))
+        topics: list[str] = chance.pick("topics", ["t"], (["t", "u"],), self._if((aims.TOPICS,), 0.7, 0.15))
         if len(self.kafka.brokers) > 1 and chance.flag("lags at the start", self._if((aims.TOPICS,), 0.3, 0.0)):
             self.kafka.create_topic(topics[0])  # a named topic that nobody knows is waited for
             self._stale_metadata()
@@ -166,14 +213,22 @@ class Scenario:
                 self.empty = TopicPartition(topic, len(self.kafka.logs[topic]) - 1)
             self._produce(topic, seconds_ago=60.0)
             for log in self.kafka.logs[topic].values():
-                log.start = log.end // 2 if old else 0
+                log.start = 0
+                if old:
+                    log.start = log.end // 2
         if "u" in topics and chance.flag("an empty topic", 0.5):
             self.without_records = "u"
             for log in self.kafka.logs["u"].values():
                 log.start = log.end = 0
+        return topics
+
+    def _draw_shared(self, topics: list[str]) -> Shared:
+        chance = self.chance
         count = chance.pick("queries", 1, (2, 2, 3), self._if((aims.MOVES,), 0.7, 0.85))
         manual = chance.flag("assign", self._if((aims.COORDINATORS,), 0.25, 0.05))
-        timeouts = (12.0,) if self.theme == aims.RUNS else (12.0, 150.0, 150.0)
+        timeouts: tuple[float, ...] = (12.0, 150.0, 150.0)
+        if self.theme == aims.RUNS:
+            timeouts = (12.0,)
         rebalance = chance.pick("rebalance timeout", 20.0, timeouts, 0.8)
         trigger = chance.pick("trigger", 1.0, (20.0, 60.0, 0.5), self._if((aims.COMMITS,), 0.8, 0.2))
         retry = chance.pick("retry interval", "1000", ("5000",), 0.5)
@@ -187,72 +242,95 @@ class Scenario:
             age = "10000"  # so long after it is created, a topic is not known
         other_client = count > 1 and chance.flag("another client", self._if((aims.RUNS,), 0.3, 0.0))
         isolation = chance.pick("isolation", "read_uncommitted", ("read_committed",), 0.4)
-        for number in range(count):
-            options = {
-                "kafka.bootstrap.servers": self.kafka.bootstrap_servers,
-                "kafka.group.id": GROUP,
-                "startingOffsets": start,
-                "failOnDataLoss": chance.pick("failOnDataLoss", "true", ("false",), 0.5),
-                "kafka.isolation.level": isolation,
-                "kafka.metadata.max.age.ms": age,
-                "kafka.request.timeout.ms": "3000",
-                "offsetCommit.timeoutMs": "3000",
-                "offsetCommit.retryIntervalMs": retry,
-            }
-            if manual:
-                mine = {topic: [each for each in self.kafka.logs[topic] if each % count == number] for topic in topics}
-                options["assign"] = json.dumps({topic: numbers for topic, numbers in mine.items() if numbers})
-                if not any(mine.values()):
-                    continue
-            else:
-                if pattern:
-                    options["subscribePattern"] = "|".join(topics)
-                else:
-                    options["subscribe"] = ",".join(topics)
-                options["kafka.max.poll.interval.ms"] = str(round(rebalance * 1000))
-                if self.protocol == "consumer":
-                    options |= {"kafka.group.protocol": "consumer", "session": str(self.session)}
-                else:
-                    options["kafka.session.timeout.ms"] = str(round(self.session * 1000))
-                    options["kafka.heartbeat.interval.ms"] = str(round(self.heartbeat * 1000))
-                    options["kafka.partition.assignment.strategy"] = assignor
-                if chance.flag("static", self._if((aims.COMMITS, aims.COORDINATORS), 0.3, 0.15)):
-                    options["kafka.group.instance.id"] = f"i{number}"
-            if limit := chance.pick("maxOffsetsPerTrigger", "", ("2", "7", "20"), 0.3):
-                options["maxOffsetsPerTrigger"] = limit
-            if chance.flag("onCommitFailure", self._if((aims.COMMITS,), 0.3, 0.05)):
-                options |= {"onCommitFailure": "fail", "offsetCommit.numRetries": "1"}
-            resets = chance.flag("resetOffsetsOnStart", self._if((aims.MOVES, aims.RUNS), 0.2, 0.05))
-            is_other_client = other_client and number == count - 1
-            if resets and not is_other_client:
-                options["resetOffsetsOnStart"] = "true"
-            query = Query(
-                self.run,
-                self.truth,
-                f"Q{number + 1}",
-                options,
-                reports=chance.flag("reports", 0.75),
-                spark_4_1=chance.flag("Spark 4.1", 0.15),
-            )
-            query.wraps = query.spark_4_1 and chance.flag("Spark's wrapper", 0.3)
-            query.skew = chance.number("clock behind", 0.0, 0.0, MAX_SKEW, 0.3)
-            if other_client:  # which has no lineages, and the query in its place knows its own
-                query.skew = 0.0
-            query.alone, query.shares_session = count == 1, one_session
-            query.is_other_client = is_other_client
-            query.trigger = chance.pick("own trigger", trigger, (1.0,), 0.3)
-            query.slowest_trigger = query.trigger
-            long = self._if((aims.RUNS, aims.COMMITS, aims.MOVES), 0.6, 0.3)
-            query.max_batch_seconds = chance.pick("batch", 0.5, (3.0, 15.0, 40.0, 100.0), long)
-            self.queries.append(query)
-        if any(max(query.max_batch_seconds, query.trigger) > 10 for query in self.queries):
-            self.slowness = 4.0  # so that events surround several batches
-            self.duration *= self.slowness
-            for query in self.queries:
-                query.trigger = min(query.trigger * self.slowness, 20.0)
+        return Shared(
+            topics, count, manual, rebalance, trigger, retry, start, assignor, one_session, age, pattern, other_client,
+            isolation,
+        )  # fmt: skip
+
+    def _options(self, number: int, shared: Shared) -> dict[str, str] | None:
+        """The options of a query; ``None`` if it would have no partitions."""
+        chance = self.chance
+        options = {
+            "kafka.bootstrap.servers": self.kafka.bootstrap_servers,
+            "kafka.group.id": GROUP,
+            "startingOffsets": shared.start,
+            "failOnDataLoss": chance.pick("failOnDataLoss", "true", ("false",), 0.5),
+            "kafka.isolation.level": shared.isolation,
+            "kafka.metadata.max.age.ms": shared.age,
+            "kafka.request.timeout.ms": "3000",
+            "offsetCommit.timeoutMs": "3000",
+            "offsetCommit.retryIntervalMs": shared.retry,
+        }
+        if shared.manual:
+            assigned = self._assigned(number, shared)
+            if not assigned:
+                return None
+            options["assign"] = json.dumps(assigned)
+        else:
+            options |= self._membership_options(number, shared)
+        if limit := chance.pick("maxOffsetsPerTrigger", "", ("2", "7", "20"), 0.3):
+            options["maxOffsetsPerTrigger"] = limit
+        if chance.flag("onCommitFailure", self._if((aims.COMMITS,), 0.3, 0.05)):
+            options |= {"onCommitFailure": "fail", "offsetCommit.numRetries": "1"}
+        resets = chance.flag("resetOffsetsOnStart", self._if((aims.MOVES, aims.RUNS), 0.2, 0.05))
+        if resets and not shared.is_other_client(number):
+            options["resetOffsetsOnStart"] = "true"
+        return options
+
+    def _assigned(self, number: int, shared: Shared) -> dict[str, list[int]]:
+        """The partitions of a query with ``assign``: each partition belongs to one of the queries."""
+        assigned: dict[str, list[int]] = {}
+        for topic in shared.topics:
+            for partition in self.kafka.logs[topic]:
+                if partition % shared.count == number:
+                    assigned.setdefault(topic, []).append(partition)
+        return assigned
+
+    def _membership_options(self, number: int, shared: Shared) -> dict[str, str]:
+        options = {"subscribe": ",".join(shared.topics)}
+        if shared.pattern:
+            options = {"subscribePattern": "|".join(shared.topics)}
+        options["kafka.max.poll.interval.ms"] = str(round(shared.rebalance * 1000))
+        if self.protocol == "consumer":
+            options |= {"kafka.group.protocol": "consumer", "session": str(self.session)}
+        else:
+            options["kafka.session.timeout.ms"] = str(round(self.session * 1000))
+            options["kafka.heartbeat.interval.ms"] = str(round(self.heartbeat * 1000))
+            options["kafka.partition.assignment.strategy"] = shared.assignor
+        if self.chance.flag("static", self._if((aims.COMMITS, aims.COORDINATORS), 0.3, 0.15)):
+            options["kafka.group.instance.id"] = f"i{number}"
+        return options
+
+    def _create_query(self, number: int, options: dict[str, str], shared: Shared) -> Query:
+        chance = self.chance
+        query = Query(
+            self.run,
+            self.truth,
+            f"Q{number + 1}",
+            options,
+            reports=chance.flag("reports", 0.75),
+            spark_4_1=chance.flag("Spark 4.1", 0.15),
+        )
+        query.wraps = query.spark_4_1 and chance.flag("Spark's wrapper", 0.3)
+        query.skew = chance.number("clock behind", 0.0, 0.0, MAX_SKEW, 0.3)
+        if shared.other_client:  # which has no lineages, and the query in its place knows its own
+            query.skew = 0.0
+        query.alone, query.shares_session = shared.count == 1, shared.one_session
+        query.is_other_client = shared.is_other_client(number)
+        query.trigger = chance.pick("own trigger", shared.trigger, (1.0,), 0.3)
+        query.slowest_trigger = query.trigger
+        long = self._if((aims.RUNS, aims.COMMITS, aims.MOVES), 0.6, 0.3)
+        query.max_batch_seconds = chance.pick("batch", 0.5, (3.0, 15.0, 40.0, 100.0), long)
+        return query
+
+    def _slow_down_for_long_batches(self) -> None:
+        longest = max((max(query.max_batch_seconds, query.trigger) for query in self.queries), default=0.0)
+        if longest <= 10:
+            return
+        self.slowness = 4.0  # so that events surround several batches
+        self.duration *= self.slowness
         for query in self.queries:
-            if not chance.flag("starts later", 0.3):
-                self._begin(query)
+            query.trigger = min(query.trigger * self.slowness, 20.0)
 
     # Events
 
@@ -303,7 +381,9 @@ class Scenario:
         if self.target is not None and self.target.alive is alive:
             return self.target
         found = [each for each in self.queries if each.alive is alive]
-        return self.chance.pick("which query", found[0], found[1:], 0.5) if found else None
+        if not found:
+            return None
+        return self.chance.pick("which query", found[0], found[1:], 0.5)
 
     def _partition(self) -> TopicPartition:
         found = [TopicPartition(topic, number) for topic, logs in sorted(self.kafka.logs.items()) for number in logs]
@@ -333,18 +413,31 @@ class Scenario:
         life, fault = spark.Life.of_process.get(process.name), ""
         if place in aims.REQUESTS:
             fault = chance.pick("its fault", network.REFUSED, (*network.FAULTS, network.LATE_REQUEST), 0.7)
-        event = chance.pick("event at a strike", None, self._events, 0.6 if fault else 0.9)
+        likely = 0.9
+        if fault:
+            likely = 0.6
+        event = chance.pick("event at a strike", None, self._events, likely)
         if event is not None:
-            happens = Thread(target=self._happen, args=(event, life and life.query), process=run.outside)
-            if fault == network.LATE_REQUEST:
-                run.places[network.LATE_ARRIVES] = lambda: self._at_arrival(happens)
-            else:
-                happens.start()
-        hold = chance.pick("hold", 0.0, aims.HOLDS, 0.8 if place in aims.FUNCTIONS else 0.15)
+            self._begin_event(event, life, fault)
+        likely = 0.15
+        if place in aims.FUNCTIONS:
+            likely = 0.8
+        hold = chance.pick("hold", 0.0, aims.HOLDS, likely)
         if hold and life is not None and run.current is not None:
             self._hold(process, place, hold)
             run.block(run.now + hold)
         return fault
+
+    def _begin_event(self, event: Callable[[], None], life: spark.Life | None, fault: str) -> None:
+        """Lets an event happen beside a strike: now, or when the late request arrives."""
+        query = None
+        if life is not None:
+            query = life.query
+        happens = Thread(target=self._happen, args=(event, query), process=self.run.outside)
+        if fault == network.LATE_REQUEST:
+            self.run.places[network.LATE_ARRIVES] = lambda: self._at_arrival(happens)
+        else:
+            happens.start()
 
     def _at_arrival(self, happens: Thread) -> str:
         del self.run.places[network.LATE_ARRIVES]
@@ -844,17 +937,29 @@ class Scenario:
         healed, limit = self.run.now, self.run.now + HEALED_WITHIN
         finished = 0
         while finished < FINISHED_FOR:
-            if any(each.ranges and not each.done and each.planned_at < healed for each in self.truth.batches.values()):
-                limit = self.run.now + HEALED_WITHIN  # for what waits for a long batch from before
+            if self._has_batch_from_before(healed):
+                limit = self.run.now + HEALED_WITHIN  # for what waits for this batch
             unfinished = self._unfinished()
             if unfinished and self.run.now > limit:
                 raise Broken(f"I12: {HEALED_WITHIN:.0f} s after everything healed, {unfinished}")
-            finished = 0 if unfinished or self.run.settled_at > self.run.now + network.MAX_LATENCY else finished + 1
+            is_settled = self.run.settled_at <= self.run.now + network.MAX_LATENCY
+            if is_settled and not unfinished:
+                finished += 1
+            else:
+                finished = 0
             self._restart_all()
             for query in self.queries:
-                quick = 0.1 if "maxOffsetsPerTrigger" in query.options else 1.0
-                query.trigger = quick if unfinished else 2.0
+                query.trigger = 2.0
+                if unfinished:
+                    query.trigger = _quick_trigger(query)
             substitution.sleep(1.0)
+
+    def _has_batch_from_before(self, healed: float) -> bool:
+        """Whether a long batch still runs that was planned before everything healed."""
+        for batch in self.truth.batches.values():
+            if batch.ranges and not batch.done and batch.planned_at < healed:
+                return True
+        return False
 
     def _restart_all(self) -> None:
         for query in self.queries:
@@ -875,12 +980,11 @@ class Scenario:
         limit = self.run.now + QUIET_MEMBERS
         while True:
             self._restart_all()
-            joins = [each for each in self.queries if "assign" not in each.options]
-            expected = [each for each in joins if each.life is None or not each.life.replaying]
+            expected = list(filter(_may_have_joined, self.queries))
             sure = [each for each in expected if not self.truth.membership.waits_for_join(each)]
             found = list(self.truth.membership.members(GROUP).values())
-            complete = all(any(each.client in name for name in found) for each in sure)
-            if complete and len(sure) <= len(found) <= len(expected):
+            missing = [each for each in sure if not _is_among(each, found)]
+            if not missing and len(sure) <= len(found) <= len(expected):
                 return
             if self.run.now > limit:
                 raise Broken(f"I8: the group has the members {found}, and the queries {[q.name for q in expected]}")
@@ -893,6 +997,22 @@ class Scenario:
         left = [each for each in self.kafka.group(GROUP).members.values() if each.instance is None]
         if left:
             raise Broken(f"I8: {[each.client_id for each in left]} are still members")
+
+
+def _quick_trigger(query: Query) -> float:
+    if "maxOffsetsPerTrigger" in query.options:
+        return 0.1
+    return 1.0
+
+
+def _may_have_joined(query: Query) -> bool:
+    if "assign" in query.options:
+        return False
+    return query.life is None or not query.life.replaying
+
+
+def _is_among(query: Query, members: list[str]) -> bool:
+    return any(query.client in name for name in members)
 
 
 QUIET_MEMBERS = 90.0
