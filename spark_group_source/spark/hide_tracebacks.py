@@ -1,4 +1,4 @@
-"""Errors as users see them: the message without a traceback."""
+"""Shows users the message of an error without its traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HIDE = "SPARK_HIDE_TRACEBACK"
 
 @contextlib.contextmanager
 def hide_tracebacks() -> Iterator[None]:
-    """Removes an error's traceback, and causes whose text its message already contains.
+    """Removes the traceback of an error, and each cause whose text the error's message already contains.
 
     Bugs, and failures of the user's own functions, keep their tracebacks. Spark ends the process that raises, so the
     environment variable affects only this error. At ``DEBUG`` the log has the full traceback.

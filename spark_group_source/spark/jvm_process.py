@@ -15,7 +15,7 @@ SHUTDOWN_THREAD = "shutdown-hook-0"
 creates it then, and never before. The system keeps 15 characters of a thread's name, and this name has 15."""
 
 END_TIMEOUT = 5.0
-"""Maximum seconds that a process which has left its group waits for the end of the JVM."""
+"""Maximum seconds that a process waits for the end of the JVM after it has left its group."""
 
 END_CHECK_INTERVAL = 0.05
 
@@ -23,7 +23,7 @@ END_CHECK_INTERVAL = 0.05
 class JvmProcess:
     """The process that started this one.
 
-    Linux shows the threads of other processes. Elsewhere a shutdown is seen only when it has ended the JVM.
+    Linux shows the threads of other processes. On other systems, a shutdown is noticed only once the JVM has ended.
     """
 
     def __init__(self, pid: int) -> None:
@@ -34,18 +34,18 @@ class JvmProcess:
         self._begun = False
 
     def has_ended(self) -> bool:
-        """Whether the JVM is gone: another process is the parent now."""
+        """Whether the JVM is gone, because another process is the parent now."""
         return os.getppid() != self.pid
 
     def has_begun_shutdown(self) -> bool:
-        """Whether the JVM was seen shutting down, now or in a call before. Reads the names of new threads only."""
+        """Whether this or an earlier call has seen the JVM shutting down. Reads the names of new threads only."""
         try:
             threads = frozenset(os.listdir(self._tasks))
         except OSError:  # there is no /proc, or the JVM is gone
             return self._begun
         if any(self._name(thread) == SHUTDOWN_THREAD for thread in threads - self._named):
             self._begun = True
-        # A thread gets its name after it has started: each is read in two calls.
+        # A thread gets its name after it has started, so two calls read each name.
         self._named, self._seen = self._seen & threads, threads
         return self._begun
 

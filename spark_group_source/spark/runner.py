@@ -11,17 +11,18 @@ from spark_group_source.spark.jvm_process import JvmProcess
 from spark_group_source.spark.runner_log import StderrHandler
 
 JVM_CHECK_INTERVAL = 0.1
-"""Seconds between two checks of the JVM. As process 1 of a container it takes this process with it a few tenths of a
-second after it has begun to shut down."""
+"""Seconds between two checks of the JVM. If the JVM is process 1 of a container, this process dies a few tenths of a
+second after the JVM has begun to shut down."""
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 """A terminal that closes, and a dropped ssh, send SIGHUP to all processes of the application."""
 
 
 def leave_when_told(jvm: JvmProcess) -> None:
-    """Makes SIGTERM, SIGHUP, and the shutdown of the JVM call the reader's ``stop()``. Spark sends SIGTERM twice.
+    """Makes SIGTERM, SIGHUP and the shutdown of the JVM call the reader's ``stop()``. Spark sends SIGTERM twice.
 
-    The process ignores SIGINT: a terminal sends it to all processes, and a reader that ended would fail the query.
+    The process ignores SIGINT, because a terminal sends it to all processes, and the end of the reader would fail the
+    query.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -51,15 +52,15 @@ def ignore_further_signals() -> None:
 
 
 def leave_now() -> None:
-    """Makes the main thread leave the group as SIGTERM does, whatever it is waiting for. Caller: any thread."""
+    """Makes the main thread leave the group as SIGTERM does, even while it waits. Caller: any thread."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _watch(jvm: JvmProcess) -> None:
     """Leaves the group when the JVM begins to shut down, or has died.
 
-    A killed JVM sends no signal, and the reader does not see the closed socket during a call that waits. A JVM that
-    shuts down says nothing at all to a query that is idle.
+    A killed JVM sends no signal, and the reader does not notice the closed socket while a call waits. A JVM that shuts
+    down sends nothing to an idle query.
     """
     never = threading.Event()
     while not jvm.has_ended() and not jvm.has_begun_shutdown():

@@ -79,11 +79,12 @@ class Life(Enum):
     """
 
     NEW = auto()
-    """Spark has asked for nothing yet."""
+    """Spark has made no call yet."""
     STARTING = auto()
     """The options are checked. Spark's next call shows whether a batch is logged."""
     REPLAYING = auto()
-    """Spark runs the last logged batch again. Its completion joins the group, or else the next ``latestOffset``."""
+    """Spark runs the last logged batch again. The query joins the group when the batch is complete, or at the next
+    ``latestOffset``."""
     JOINED = auto()
     """The query is a member of its group."""
     FAILED = auto()
@@ -92,11 +93,11 @@ class Life(Enum):
 
 
 STOP_TIMEOUT = 20.0
-"""Maximum seconds for the end of a query. Spark waits for it without a limit, but whoever ends the driver gives it a
-grace period: 30 s in Kubernetes."""
+"""Maximum seconds for the end of a query. Spark waits for it without a limit, but the driver itself may have a grace
+period: 30 s in Kubernetes."""
 
 LOCK_TIMEOUT = 10.0
-"""Maximum seconds of these to wait for a call that is joining the group or committing a batch."""
+"""The part of :data:`STOP_TIMEOUT` in which ``stop()`` waits for a call that joins the group or commits a batch."""
 
 
 class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -129,11 +130,11 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         # The digest of the last completed batch that the user's process has reported.
         self._reported = b""
         self._jvm: JvmProcess | None = None
-        # Whether the user's process has said so.
+        # Whether the user's process has told this reader that the application ends.
         self._application_ends = False
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Makes the run end at the offsets that are the latest when it begins."""
+        """Makes the run end at the offsets that are the latest when the run begins."""
         self._available_now = True
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -157,8 +158,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         """The empty offset. Partitions get their start positions when this query owns them.
 
         This looks up the offsets that ``latest`` means, and does not join the group. Spark also calls this if the first
-        batch is logged already; only its next call shows whether the query starts for the first time or continues. So
-        an error of the lookup is raised there: a logged batch is repeated whatever has become of other topics.
+        batch is logged already, and only its next call shows whether the query is new or continues. So an error of the
+        lookup is raised in ``latestOffset``: a logged batch is repeated even if another topic cannot be looked up.
 
         Raises:
             OptionError: an option that streams need is missing, or an option is not allowed in a stream.
@@ -199,7 +200,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         return self._position.json
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The end offsets last seen and the counters, for the query's progress: see ``offsets.py``."""
+        """The last known end offsets and the counters, for the query's progress: see ``offsets.py``."""
         if self._driver is None:
             return None
         limit = None
@@ -209,7 +210,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
 
     @hide_tracebacks()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Tasks of the batch that ends at ``end``. They depend on ``end`` alone, not on the group's present state."""
+        """Tasks of the batch that ends at ``end``. They depend on ``end`` alone, not on the group's current state."""
         self._prepare()
         with self._lock:
             self._position = self._parse(end)
@@ -232,10 +233,12 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         """Commits the batch in flight if it is the completed batch that the user's process has ``reported``.
 
         To commit a batch that Spark repeated at the start, the query joins the group. This runs on the thread of the
-        notifications. If brokers are away, the next planning tries again; any other error ends the query there.
+        notifications. If brokers are unavailable, the next planning tries again. Any other error ends the query at the
+        next planning.
 
-        This waits for no other call of Spark, or reports of all queries would queue up. Spark makes none before a batch
-        is completed but those that complete it as well: ``latestOffset`` after it, ``commit``, and ``stop``.
+        This does not wait while another call of Spark runs, because reports of all queries would queue up. Until a
+        batch is completed, Spark makes only calls that also complete it: the next ``latestOffset``, ``commit``, and
+        ``stop``.
         """
         if self._position.digest != reported:
             return
@@ -251,18 +254,19 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
                 self._options.group.group_id,
                 error,
             )
-        except Exception as error:  # of any kind: otherwise only this thread would end
+        except Exception as error:  # of any kind, because otherwise only this thread would end
             self._life, self._error = Life.FAILED, error
         finally:
             self._lock.release()
 
     def _end_with_application(self) -> None:
-        """The user's process, or the JVM, was told to end."""
+        """Leaves the group, because the user's process or the JVM was told to end."""
         self._application_ends = True
         leave_now()
 
     def _query_stopped(self, last_batch: bytes) -> None:
-        """Spark was told to stop a query. This one ends if ``last_batch`` is its own, by the digest, or if all were."""
+        """Leaves the group if Spark was told to stop this query: if ``last_batch`` is the digest of its own last batch,
+        or means all queries."""
         if last_batch in (ALL, self._position.digest):
             log.info(
                 "group %s: the query was stopped, but Spark has not ended it yet: leaving the group",
@@ -289,12 +293,12 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
                 self._await_end_of_jvm()
 
     def _await_end_of_jvm(self) -> None:
-        """Waits for a JVM that ends: to its query, the end of this process would be a failure."""
+        """Waits for the end of a JVM that shuts down. If this process ended first, the query would fail."""
         if self._jvm is not None and (self._application_ends or self._jvm.has_begun_shutdown()):
             self._jvm.await_end()
 
     def _in_flight(self) -> bool:
-        """Whether the source does not know yet that its last batch is completed."""
+        """Whether the last batch may still be running, as far as the source knows."""
         if self._life is Life.JOINED and self._driver is not None:
             return self._driver.batch_in_flight
         return self._life is Life.REPLAYING
@@ -313,7 +317,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             self._lock.release()
 
     def _reported_batch(self, driver: Driver) -> BatchOffset | None:
-        """The batch in flight, if it is completed: its report may have come while another call held the lock."""
+        """The batch in flight, if it was reported as completed. The report may have come while another call held the
+        lock."""
         if driver.batch_in_flight and self._position.digest == self._reported:
             return self._position.offset
         return None
@@ -378,8 +383,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         # Not in streamReader(): Spark hides its exceptions behind an error of its own.
         check_stream(self._options)
         if self._application.wraps_available_now and ReadLimit is None:
-            # Spark's wrapper asks twice for the end of a run before it says where the checkpoint stands, as if a batch
-            # had been read between the two calls: unread batches would be committed.
+            # Spark's wrapper asks twice for the end of a run before it names the checkpoint's offset, as if a batch had
+            # been read between the two calls. So unread batches would be committed.
             raise OptionError(
                 f"Spark's setting '{WRAPPER}' is true, which loses records on PySpark 4.1.",
                 "Set it to false and register the source again, or use PySpark 4.2 or later.",
@@ -399,7 +404,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         return self._last_parsed
 
     def _has_no_target(self, limit: ReadLimit | None) -> bool:
-        """Whether ``targetBatchDuration`` is set and does not apply, because the trigger is ``once``."""
+        """Whether ``targetBatchDuration`` is set but does not apply, because the trigger is ``once``."""
         if self._options.target_batch_duration is None or limit is None:
             return False
         return isinstance(limit, ReadAllAvailable)

@@ -1,4 +1,4 @@
-"""Receives reports of completed batches in the reader's process, from :mod:`.server` in the user's."""
+"""Receives reports of completed batches in the reader's process, from :mod:`.server` in the user's process."""
 
 from __future__ import annotations
 
@@ -31,40 +31,39 @@ class ServerAddress(NamedTuple):
     """Where a reader finds the server of the user's process."""
 
     path: str = ""
-    """Of the socket; empty if there is none."""
+    """The path of the socket; empty without a socket."""
     missing: str = "the session has no listener for completed batches; register(spark) adds one if it can"
     """Why there is no socket."""
 
 
 RECONNECT_BACKOFF = (0.1, 10.0)
-"""Initial and maximum seconds before a client that was dropped connects again."""
+"""Initial and maximum seconds before a disconnected client connects again."""
 
 DRAIN_TIMEOUT = 2.0
-"""Maximum seconds that a query which ends waits for its last notification."""
+"""Maximum seconds that an ending query waits for its last notification."""
 
 BEGIN_TIMEOUT = 5.0
-"""Maximum seconds that a query which starts waits until its user's process has checked its plan: that may be busy."""
+"""Maximum seconds that a starting query waits until the user's process, which may be busy, has checked its plan."""
 
 
 class Listener(NamedTuple):
-    """What a client calls, on the thread ``completed-batches``."""
+    """The functions that a client calls, on the thread ``completed-batches``."""
 
     completed: Callable[[bytes], object]
-    """Spark has completed a batch: gets the digest of its end, for batches of all queries and sources of the
-    application."""
+    """Called when Spark has completed a batch of any query of the application, with the digest of the batch's end."""
     application_ends: Callable[[], object] = lambda: None
-    """The application was told to end."""
+    """Called when the application was told to end."""
     stopped: Callable[[bytes], object] = lambda digest: None
-    """Spark was told to stop a query, and has not ended it yet: gets the digest of the end of its last batch, or
-    :data:`messages.ALL`."""
+    """Called when Spark was told to stop a query and has not ended it yet, with the digest of the end of the query's
+    last batch, or :data:`messages.ALL`."""
 
 
 class NotificationClient:
     """A reader's connection to the user's process.
 
     Args:
-        path: of the server's socket.
-        listener: what the user's process reports.
+        path: the path of the server's socket.
+        listener: the functions to call.
         application: the id of the Spark application.
 
     Raises:
@@ -85,7 +84,8 @@ class NotificationClient:
         self._thread.start()
 
     def drain(self) -> None:
-        """Waits until the listener has noted all that Spark has completed, at most :data:`DRAIN_TIMEOUT`."""
+        """Waits until the listener was called for all batches that Spark has completed, at most
+        :data:`DRAIN_TIMEOUT`."""
         self._drained.clear()
         with contextlib.suppress(OSError):
             if self._thread.is_alive():
@@ -95,7 +95,8 @@ class NotificationClient:
     def rejection(self, key: str) -> Rejection | None:
         """Asks the user's process whether the query of the source with this key may begin.
 
-        Returns why not, or ``None``, also if there is no answer within :data:`BEGIN_TIMEOUT`.
+        Returns the reason why it may not, or ``None``. Without an answer within :data:`BEGIN_TIMEOUT`, the query may
+        begin.
         """
         with contextlib.suppress(OSError):
             self._socket.sendall(MAY_BEGIN + key.encode() + b"\n")
@@ -103,7 +104,8 @@ class NotificationClient:
         return self._rejection
 
     def close(self) -> None:
-        """Ends the thread, unless the listener is still at work. The user's process sees that this reader has left."""
+        """Ends the thread, unless a function of the listener still runs. The user's process sees that this reader has
+        left."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -112,7 +114,8 @@ class NotificationClient:
     def _receive(self) -> None:
         """Reads reports until the client is closed, or the server has ended.
 
-        The server drops a reader that does not read for long, as in a paused process: it connects again.
+        The server disconnects a reader that does not read for long, for example in a paused process. The reader then
+        connects again.
         """
         while not self._closed.is_set():
             self._read()
@@ -123,12 +126,15 @@ class NotificationClient:
             try:
                 self._socket = self._connect()
             except FileNotFoundError:
-                log.info("the user's process reports no more batches: each is committed when Spark plans the next one")
+                log.info(
+                    "the user's process no longer reports completed batches: committing each batch when Spark plans the"
+                    " next one"
+                )
                 return
             except OSError as error:
                 log.debug("cannot connect to the user's process: %s", error)
                 remove_if_dead(self._path)
-        self._socket.close()  # close() may have seen only the one before
+        self._socket.close()  # close() may have closed the former socket only
 
     def _connect(self) -> socket.socket:
         connected = connect(str(self._path))

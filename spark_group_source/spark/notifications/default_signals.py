@@ -1,7 +1,7 @@
-"""What SIGTERM and SIGHUP do to a user's process that does not handle them: its readers leave before it dies.
+"""Makes the readers leave before SIGTERM or SIGHUP kills a user's process that does not handle these signals.
 
-Otherwise it would die at once. In a container whose init has started Python, or whose process 1 is Python, the readers
-would die with it.
+Otherwise the process would die at once. In a container whose init has started Python, or whose process 1 is Python, the
+readers would die with it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def leave_before_death(server: NotificationServer) -> None:
 
 
 def _leave(server: NotificationServer) -> None:
-    """On another thread: the interrupted code of this one may hold the server's lock."""
+    """Runs on another thread, because the code that the signal interrupted may hold the server's lock."""
     leaving = threading.Thread(target=server.leave, name="kafka-group-leave", daemon=True)
     try:
         leaving.start()

@@ -1,11 +1,12 @@
 """Learns in the user's process which queries start and which batches Spark completes, from listeners in the JVM.
 
 The listeners are objects of the JVM that put the id of each query that starts, and the JSON of each progress, into a
-queue. The thread ``kafka-group-progress`` takes them from there. Spark would call a listener in Python on the thread of
-each query that starts, and py4j keeps a thread and two sockets for each of these threads. With the queue Spark never
-waits for Python; a full queue drops events, as Spark's own queue does.
+queue. The thread ``kafka-group-progress`` takes them from the queue. Spark would call a listener in Python on the
+thread of each query that starts, and py4j keeps a thread and two sockets for each such thread. With the queue, Spark
+never waits for Python. A full queue drops events, as Spark's own queue does.
 
-The same thread looks for queries that were stopped and are held by a function of the user: no event says so.
+The same thread looks for queries that were stopped but are held by a function of the user, because no event reports
+them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from spark_group_source.spark.start_checks.started_queries import StartedQueries
 log = logging.getLogger(__name__)
 
 CAPACITY = 10_000
-"""Maximum events that wait for this process."""
+"""Maximum number of events in the queue."""
 
 CHECK_MS, IDLE_CHECK_MS, PENDING_CHECK_MS = 750, 10_000, 250
 """Milliseconds between two checks whether Spark or a query was stopped: while there are readers, while there are none,
@@ -37,19 +38,19 @@ STOPPED_CHECK_MS = 50
 """Milliseconds between two checks whether the readers of a stopped Spark have left."""
 
 STOP_GRACE = 0.5
-"""Seconds in which a query that was stopped ends by itself, unless a function of the user holds it. Then its reader
-leaves: a batch that the function completes later is in the checkpoint, and not committed."""
+"""How long a stopped query has to end, in seconds. If a function of the user holds it for longer, its reader leaves the
+group. A batch that the function completes later is in the checkpoint, but not committed."""
 
 WAKE = "there are readers"
-"""An event that only ends the wait for the next."""
+"""An event that only ends the wait for the next event."""
 
 DRAIN_TIMEOUT_MS = 1000
-"""How long a query that ends waits until Spark has delivered its events, in milliseconds."""
+"""How long an ending query waits until Spark has delivered its events, in milliseconds."""
 
 LISTENER = "org.apache.spark.sql.streaming.PythonStreamingQueryListener"
 
 ASYNCHRONOUS = "AsyncProgressTracking"
-"""In the name of a query's class if its commit log may be written later than its events."""
+"""Part of the class name of a query whose commit log may be written later than its events."""
 
 
 class CompletionListener:
@@ -78,7 +79,7 @@ class CompletionListener:
         self._thread.start()
 
     def listen(self, streams: Any) -> None:
-        """Adds the listeners to a session's queries, once; ``streams`` is the JVM's manager of them."""
+        """Adds the listeners to a session's queries, once. ``streams`` is the JVM's manager of these queries."""
         if streams in self._streams:
             return
         interface = self._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(LISTENER)
@@ -88,7 +89,7 @@ class CompletionListener:
         self._streams.append(streams)
 
     def attend(self, attended: bool) -> None:
-        """There are readers from now on, or no more."""
+        """Notes whether there are readers from now on."""
         self.attended = attended
         if attended:
             self._shutdown_hooks.add()
@@ -107,12 +108,12 @@ class CompletionListener:
         self._settle()
 
     def rejection(self, key: str) -> Rejection | None:
-        """Why the query of a reader that starts must end, by the key of its source: see :class:`StartedQueries`."""
+        """Why the query of a starting reader must end, by the key of its source: see :class:`StartedQueries`."""
         self._settle()  # Spark has put the query's start into the queue before it created the reader
         return self._started_queries.rejection(key)
 
     def _settle(self) -> None:
-        """Returns when the events that are in the queue now are handled, at most after :data:`DRAIN_TIMEOUT_MS`."""
+        """Returns when the events that are already in the queue are handled, at most after :data:`DRAIN_TIMEOUT_MS`."""
         if not self._thread.is_alive():
             return
         marker, event = uuid.uuid4().hex, threading.Event()
@@ -136,7 +137,7 @@ class CompletionListener:
                 if self.attended and check_is_due:
                     self._end_stopped_queries()
         except Exception as error:  # the JVM is gone, or py4j's connection to it
-            log.info("Spark's JVM has ended, and with it the reports of completed batches: %r", error)
+            log.info("Spark's JVM has ended and reports no more completed batches: %r", error)
 
     def _check_interval(self) -> int:
         if self._stopped_at:
@@ -157,7 +158,7 @@ class CompletionListener:
             self._check_started(event)
 
     def _end_stopped_queries(self) -> None:
-        """Tells the readers of queries that were stopped some time ago and are held since."""
+        """Tells the readers of queries that were stopped some time ago but have not ended."""
         self._checked_at = now = monotonic()
         stopped_at = {}
         for streams in self._streams:
@@ -180,7 +181,8 @@ class CompletionListener:
             self.server.end_query(ends)
 
     def _end_all_queries(self) -> None:
-        """Spark was stopped, and its queries go on without it: ends them, and tells the readers of held ones."""
+        """Ends the queries of a stopped Spark, which would continue without it, and tells the readers of queries that
+        are held."""
         server = self.server
         if server is None or not self.attended:
             return
@@ -192,7 +194,8 @@ class CompletionListener:
         self._handle_until_left(server, LEAVE_TIMEOUT)
 
     def _handle_until_left(self, server: NotificationServer, seconds: float) -> None:
-        """Handles events until there are no readers, at most so long: Spark may report a batch after it was stopped."""
+        """Handles events until there are no readers, for at most ``seconds``: Spark may report a batch after it was
+        stopped."""
         milliseconds = self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS
         deadline = monotonic() + seconds
         while server.attended and monotonic() < deadline:
@@ -208,7 +211,7 @@ class CompletionListener:
             log.debug("cannot check the sources of query %s: %s", query_id, error)
 
     def _running(self) -> set[str]:
-        """The ids of the runs of all queries that have not ended."""
+        """The run ids of all queries that have not ended."""
         runs = set()
         for streams in self._streams:
             for query in streams.active():
@@ -229,11 +232,12 @@ class CompletionListener:
             self._report(json.loads(event))
         except Exception as error:  # one query's progress must not end the reports of the others
             log.warning(
-                "cannot report a completed batch, which is committed when Spark plans the next batch: %r", error
+                "cannot report a completed batch; its query commits it when Spark plans the next batch: %r", error
             )
 
     def _report(self, progress: dict[str, Any]) -> None:
-        """Spark has completed a batch, and its commit log shows it unless the query tracks progress asynchronously."""
+        """Reports a batch that Spark has completed. Its commit log has the batch, unless the query tracks progress
+        asynchronously."""
         self._started_queries.has_progress(progress.get("runId", ""))
         ends = own_ends(progress)
         if self.server is None or not ends:
@@ -268,8 +272,8 @@ def planned_ends(available: Any) -> list[dict[str, Any]]:
 def _stop(query: Any) -> None:
     """Makes a query end before its next batch.
 
-    A stopped Spark notes that, then rejects the call before it has interrupted the query. A query that is not
-    interrupted waits for its reader, and fails when that leaves.
+    A stopped Spark notes that the query must end, but rejects the call before it interrupts the query. A query that is
+    not interrupted waits for its reader, and fails when the reader leaves.
     """
     try:
         query.stop()

@@ -1,4 +1,4 @@
-"""The messages between the reader's :mod:`.client` and the :mod:`.server` in the user's process: one a line."""
+"""The messages between the reader's :mod:`.client` and the :mod:`.server` in the user's process: one on each line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DRAIN = b"drain\n"
 """Asks for all notifications so far."""
 
 DRAINED = b"drained\n"
-"""The answer, after them."""
+"""The answer, which follows these notifications."""
 
 MAY_BEGIN = b"begin "
 """Asks whether the query of a source may begin: the source's key follows."""
@@ -23,7 +23,7 @@ BEGINS = b"begins "
 
 
 APPLICATION = b"application "
-"""Says to which Spark application a reader belongs: its id follows."""
+"""Says to which Spark application a reader belongs: the application's id follows."""
 
 LEAVE = b"leave\n"
 """Tells a reader that its application ends."""

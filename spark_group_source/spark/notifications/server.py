@@ -1,9 +1,10 @@
 """Reports completed batches to readers, from the user's process: the server of a Unix socket.
 
 Each reader connects (:mod:`.client`), and disconnects when it has left its group. It receives a digest of the end
-offset of every batch that the application completes, and recognises its own batch. Likewise it hears that its
-application ends, or that its query was stopped, and leaves. The thread ``kafka-group-readers`` accepts readers and
-answers their requests. ``_lock`` guards the connections; no thread waits for Kafka or Spark under it.
+offset of every batch that the application completes, and recognises its own batch. A reader also learns when its
+application ends or its query was stopped, and then leaves the group. The thread ``kafka-group-readers`` accepts readers
+and answers their requests. ``_lock`` guards the connections. No thread waits for Kafka or Spark while it holds the
+lock.
 """
 
 from __future__ import annotations
@@ -36,19 +37,20 @@ from spark_group_source.spark.notifications.unix_socket import listen, places
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 2.0
-"""Maximum seconds that the end of the process waits for the server's thread."""
+"""Maximum seconds that the ending process waits for the server's thread."""
 
 LEAVE_TIMEOUT = 2.0
-"""Maximum seconds that the end of the process waits until the readers have left."""
+"""Maximum seconds that the ending process waits until the readers have left."""
 
 ACCEPT_PAUSE = 1.0
-"""Seconds without new readers after one could not be accepted, as in a process without free file descriptors."""
+"""Seconds until the server accepts readers again after a failure, for example in a process without free file
+descriptors."""
 
 
 class NotificationServer:
     """Reports completed batches to all connected readers.
 
-    Only processes of this user can connect: the socket lies in a directory that is closed to others.
+    Only processes of this user can connect, because the socket is in a directory that is closed to others.
 
     Args:
         drain: returns when Spark has delivered all events so far.
@@ -56,7 +58,7 @@ class NotificationServer:
         attend: called with whether there are readers, whenever that changes.
 
     Raises:
-        OSError: no directory takes the socket.
+        OSError: the socket cannot be created in any directory.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class NotificationServer:
         self._closed = False
         self._lock = threading.Lock()
         self._departed = threading.Condition(self._lock)
-        # Each reader's application: empty until it has said so.
+        # Each reader's application; empty until the reader has named it.
         self._readers: dict[socket.socket, str] = {}
         self._accepting, self._resumes_at = True, 0.0
         self._warnings = LogEvery(WARN_EVERY)
@@ -115,7 +117,7 @@ class NotificationServer:
             self._departed.wait_for(lambda: not self._readers, timeout)
 
     def close(self) -> None:
-        """Delivers what Spark has still to report, then closes all connections. In a forked child it does nothing.
+        """Delivers the reports that Spark still has, then closes all connections. Does nothing in a forked child.
 
         If the application ends with this process, the readers leave first.
         """
@@ -160,7 +162,7 @@ class NotificationServer:
     def _accept(self) -> None:
         try:
             reader, _ = self._listening.accept()
-        except (BlockingIOError, ConnectionAbortedError):  # the reader has gone
+        except (BlockingIOError, ConnectionAbortedError):  # the reader has left
             return
         except OSError as error:
             self._pause_accepting(error)
@@ -176,7 +178,8 @@ class NotificationServer:
                 self._readers[reader] = ""
 
     def _pause_accepting(self, error: OSError) -> None:
-        """Stops looking for new readers for a while: one that waits and cannot be accepted would be seen at once."""
+        """Stops waiting for new readers for a while: a reader that cannot be accepted would end the next wait at
+        once."""
         self._selector.unregister(self._listening)
         self._accepting = False
         self._resumes_at = monotonic() + ACCEPT_PAUSE

@@ -1,8 +1,8 @@
 """Sets up the reports of completed batches: one server in the user's process, one listener in Spark's JVM.
 
-Spark tells a reader that a batch is complete only when it plans the next one: with ``processingTime="10 minutes"`` ten
-minutes later. A query listener (:mod:`.listener`) learns this at once, after Spark has written its commit
-log; a server (:mod:`.server`) reports it to the readers.
+Spark tells a reader that a batch is complete only when it plans the next batch: with ``processingTime="10 minutes"``,
+ten minutes later. A query listener (:mod:`.listener`) learns of the completion at once, after Spark has written its
+commit log. A server (:mod:`.server`) reports it to the readers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _listeners: list[CompletionListener] = []
 def report_completed_batches(spark: SparkSession) -> ServerAddress:
     """Starts the reports of completed batches for the queries of a session; returns the server's address for readers.
 
-    No reports are possible under Spark Connect, whose server runs elsewhere, and on systems without Unix sockets. Then
+    No reports are possible under Spark Connect, whose server runs elsewhere, or on systems without Unix sockets. There,
     the source commits a batch when Spark plans the next one.
     """
     try:
@@ -63,7 +63,7 @@ def _server() -> tuple[NotificationServer | None, ServerAddress]:
     """The server of this process, or ``None`` if it cannot be created, and its address. Sessions share it."""
     is_forked_child = _servers and _servers[-1].process != os.getpid()
     if is_forked_child:
-        _servers.clear()  # the parent has the threads
+        _servers.clear()  # the threads exist only in the parent
         _listeners.clear()
     if _servers:
         return _servers[-1], ServerAddress(_servers[-1].path)
@@ -81,7 +81,8 @@ def _server() -> tuple[NotificationServer | None, ServerAddress]:
 def _end_with_process(server: NotificationServer, gateway: Any) -> None:
     """Makes the readers leave before this process ends, if Spark's JVM ends with it because it has started the JVM.
 
-    Another JVM may go on with its queries when this process has ended, as notebook servers do.
+    A JVM that this process has not started, such as that of a notebook server, may continue its queries without this
+    process.
     """
     started_jvm = getattr(gateway, "proc", None) is not None
     if started_jvm and not server.ends_application:
@@ -90,7 +91,8 @@ def _end_with_process(server: NotificationServer, gateway: Any) -> None:
 
 
 def _replace_listener(new: CompletionListener) -> None:
-    """The readers that are there may be those of an application that was stopped: their JVM is the same."""
+    """Replaces the listener of a stopped application. Readers of that application may still be connected, because both
+    applications run in the same JVM."""
     attended = False
     for former in _listeners:
         attended = former.attended

@@ -1,7 +1,7 @@
-"""Shutdown hooks of Spark's JVM: it tells the readers that it ends, and waits until they have left.
+"""Shutdown hooks of Spark's JVM, which tell the readers that the JVM ends, and wait until they have left.
 
-As process 1 of a container, or as the only child of an init, a JVM that ends takes the readers with it. The hooks have
-no Python code, so that the JVM's shutdown depends on no other process.
+If the JVM is process 1 of a container, or the only child of an init, its end kills the readers. The hooks run no Python
+code, so that the JVM's shutdown depends on no other process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 from typing import Any
 
 JVM_ENDS = "the JVM ends"
-"""What the hook puts into the queue of events."""
+"""The event that the hook puts into the queue."""
 
 TIMEOUT_NS = 2_200_000_000
 """Maximum nanoseconds that the JVM's shutdown waits for the readers. py4j passes a number as Java's long, which the

@@ -1,4 +1,4 @@
-"""The Unix socket of the user's process: a file for this user alone, which a killed process leaves behind."""
+"""The Unix socket of the user's process: a file that only this user can open. A killed process leaves it behind."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 PREFIX, NAME = "kafka-group-", "notifications"
-"""Names of the directory and of the socket in it."""
+"""The prefix of the directory's name, and the name of the socket in it."""
 
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")
-"""Directories for the socket if the one for temporary files takes none: its path is too long, as those of YARN's and
-Slurm's are (a Unix socket's path has at most 107 bytes, 103 on macOS), or its file system has no sockets."""
+"""Directories for the socket if it cannot be created in the directory for temporary files: the path may be too long, as
+under YARN and Slurm (a Unix socket's path has at most 107 bytes, 103 on macOS), or the file system may not support
+sockets."""
 
 PROBE_TIMEOUT = 1.0
 """Maximum seconds for another process's server to accept a connection."""
@@ -28,10 +29,10 @@ CONNECT_TIMEOUT = 2.0
 
 
 def listen(places: Iterable[str]) -> tuple[socket.socket, Path]:
-    """A listening socket in a new directory of the first of these places that takes one, and its path.
+    """A listening socket, and its path. Creates a directory in the first of these places where a socket is possible.
 
     Raises:
-        OSError: none does; it says why, for each of them.
+        OSError: a socket is possible in none of the places. The error has the reason for each place.
     """
     failures = {}
     for place in places:
@@ -49,7 +50,8 @@ def _listen_in(place: str) -> tuple[socket.socket, Path]:
     path = directory / NAME
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # It gets its name when it listens: before that, another process would take it for a dead server's.
+        # The socket gets its name after it listens. Before, another process would take it for the socket of a dead
+        # server.
         listening.bind(f"{path}.new")
         listening.listen()
         os.rename(f"{path}.new", path)
@@ -62,9 +64,9 @@ def _listen_in(place: str) -> tuple[socket.socket, Path]:
 
 
 def places() -> Iterable[str]:
-    """Where the socket may lie: the directory for temporary files, or else one with a short path."""
+    """The places for the socket: the directory for temporary files, then directories with short paths."""
     found = list(PLACES)
-    with contextlib.suppress(OSError):  # no file can be written in any of Python's directories for temporary files
+    with contextlib.suppress(OSError):  # none of Python's directories for temporary files is writable
         found.insert(0, tempfile.gettempdir())
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         found.append(runtime)  # last: some systems remove it when the user logs out
@@ -88,7 +90,8 @@ def remove_if_dead(path: Path) -> None:
     """Removes the socket at ``path``, and its directory, if its server was killed."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            # Once enough connections wait for a suspended process, its server neither accepts nor rejects others.
+            # Once enough connections wait for a suspended process, its server neither accepts nor rejects further
+            # connections.
             probe.settimeout(PROBE_TIMEOUT)
             probe.connect(str(path))
     except ConnectionRefusedError:
