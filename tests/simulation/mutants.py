@@ -337,7 +337,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "M02",
         1,
         "the last range of a partition that moved to another member is part of every later batch",
-        (Edit("replace(logged, start=logged.end)", "logged", inside="BatchPlanner"),),
+        (
+            Edit(
+                "replace(logged, start=logged.end, topic_id=_1)", "replace(logged, topic_id=_1)", inside="BatchPlanner"
+            ),
+        ),
     ),
     Mutant(
         "M03",
