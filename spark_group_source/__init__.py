@@ -22,7 +22,7 @@ decode_without_assertions()
 
 
 def register(spark: SparkSession) -> None:
-    """Registers ``format("kafka-group")`` in a Spark session. A second call does no harm."""
+    """Registers ``format("kafka-group")`` in a Spark session. Repeated calls do nothing."""
     # Imported here, because Spark's workers import this package for each task and need no driver modules.
     from spark_group_source.spark.source import register as register_source
 
@@ -43,14 +43,14 @@ def offsets_of_checkpoint(
     Args:
         spark: a classic session, or one of Spark Connect.
         checkpoint: the old query's ``checkpointLocation``.
-        source: which source of a query with several: its topics, as in ``subscribe``, or its number in the order in
-            which the query uses them, from 0.
+        source: which source to take, if the query has several: its topics, as in ``subscribe``, or its number in the
+            order in which the query uses the sources, from 0.
         without_state: whether the new query may start without the state of the old one (aggregations,
             deduplication, joins).
 
     Returns:
-        JSON with the next offset of each partition, and ``"*":-2``: partitions that were added since start at the
-        earliest offset, and the new query fails if its group has committed other offsets.
+        JSON with the next offset of each partition, and ``"*":-2``. So partitions that were added later start at the
+            earliest offset, and the new query fails if its group has committed other offsets.
 
     Raises:
         CannotMigrate: the last batch is not complete, the query has state, or the files are not such a checkpoint.

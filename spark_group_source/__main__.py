@@ -24,7 +24,7 @@ UNAVAILABLE = 1
 """The exit code if the brokers or the group are not available."""
 
 INVALID_ARGUMENTS = 2
-"""The exit code that argparse has, too."""
+"""The exit code for invalid arguments, which argparse also uses."""
 
 _TOPIC_OPTIONS = {"subscribe", "subscribepattern", "assign"}
 _SECTION = re.compile(r"^### ([A-Z_]+)\n\n(.*?)\s*(?=^##)", re.M | re.S)
@@ -38,7 +38,7 @@ def sections() -> dict[str, str]:
 
 
 def explain(args: argparse.Namespace) -> str:
-    """The section of an error code, whose case and brackets do not matter; without a code one line for each."""
+    """The section of an error code, whose case and brackets do not matter. Without a code, one line for each code."""
     found = sections()
     if not args.code:
         return "\n".join(f"{code:23} {section.splitlines()[0]}" for code, section in found.items())
@@ -71,7 +71,7 @@ def look_up(args: argparse.Namespace) -> str:
 
 
 def _check_writable(page: Path) -> None:
-    """Rejects a page that cannot be written, before a minute of samples is lost."""
+    """Rejects a page that cannot be written, before the samples of a minute are taken in vain."""
     directory = page.parent
     if not directory.is_dir():
         raise _not_writable(page, f"there is no directory '{directory}'")

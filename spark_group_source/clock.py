@@ -30,7 +30,7 @@ def monotonic() -> float:
 
 
 def suspended_seconds() -> float:
-    """For how long this machine has been suspended since it started; 0 if the system does not report it."""
+    """The total seconds for which this machine was suspended since it started; 0 if the system does not report them."""
     if BOOT_TIME is None:
         return 0.0
     return time.clock_gettime(BOOT_TIME) - time.clock_gettime(AWAKE_TIME)
@@ -85,22 +85,22 @@ class LogEvery:
     due_at: float = float("-inf")
 
     def try_acquire(self) -> bool:
-        """Whether a line is due; then the caller logs it, and the next is due after the interval."""
+        """Whether a line is due. If so, the caller must log it: the next line is due after the interval."""
         if self.clock() < self.due_at:
             return False
         self.restart()
         return True
 
     def restart(self) -> None:
-        """The next line is due after the interval."""
+        """Makes the next line due after the interval."""
         self.due_at = self.clock() + self.interval
 
 
 JITTER = 0.2
-"""Random jitter of a backoff, as a fraction of it."""
+"""Maximum random change of a backoff, as a fraction of the backoff."""
 
 RANDOM = random.Random()
-"""A generator of its own, because a user may seed the one of the ``random`` module."""
+"""A separate generator, because a user may seed the generator of the ``random`` module."""
 
 MAX_DOUBLINGS = 20
 

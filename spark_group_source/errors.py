@@ -69,7 +69,7 @@ class GroupSourceError(Exception):
 
 
 def _plain(text: str) -> str:
-    """A text that may quote an error of this package, without the code and the command of the quoted error."""
+    """The text without the code and the command of an error of this package that it quotes."""
     return _CODE_AND_COMMAND.sub("", text)
 
 
@@ -184,13 +184,15 @@ class DataLoss(GroupSourceError):
 
 
 class MissingRows(GroupSourceError):
-    """A table that is written exactly once lacks records before the batch, and nobody has moved the group past them."""
+    """A table that is written exactly once lacks records before the batch, although nobody has moved the group past
+    them."""
 
     code = "MISSING_ROWS"
 
 
 def raise_or_warn(log: Logger, fail_on_data_loss: bool, happened: str, action: str, otherwise: str) -> None:
-    """Raises :class:`DataLoss`, or logs a warning with what the source does ``otherwise``, as failOnDataLoss says."""
+    """Raises :class:`DataLoss` if failOnDataLoss is true. If not, logs a warning that ends with what the source does
+    ``otherwise``."""
     if fail_on_data_loss:
         raise DataLoss(f"{happened}.", action)
     log.warning("%s. %s, because failOnDataLoss is false.", happened, otherwise)
@@ -241,12 +243,12 @@ _NAMES_KAFKA_PYTHON_LACKS = {
 
 def describe_error_code(error_code: int) -> str:
     """The code with its Kafka name, for example ``25 (UNKNOWN_MEMBER_ID)``."""
-    # Takes time that most processes of Spark need not wait for.
+    # Imported here, because the import takes time, and most processes of Spark do not need it.
     from kafka.errors import for_code
 
     if error_code in _NAMES_KAFKA_PYTHON_LACKS:
         return f"{error_code} ({_NAMES_KAFKA_PYTHON_LACKS[error_code]})"
     name = for_code(error_code).message
-    if name == "UNKNOWN":  # what kafka-python calls any code that it does not know
+    if name == "UNKNOWN":  # kafka-python's name of every code that it does not know
         name = "unknown to this release"
     return f"{error_code} ({name})"

@@ -1,9 +1,9 @@
 """Whether a rejection by Kafka is final: of a sign-in, a certificate, or a permission on a group or topic. One rule:
 
-- What never worked in this process is wrong, and the first rejection is final.
-- What worked before may be rejected for a while: by a broker that has just started and has not loaded its users or
-  rules, or while somebody replaces a certificate, a login configuration or access rules. It is retried for
-  :data:`GRACE_PERIOD` seconds, with a warning at once and each minute.
+- If it has never worked in this process, it is wrong, and the first rejection is final.
+- If it has worked before, a rejection may pass: a broker that has just started may not have loaded its users or rules,
+or somebody may be replacing a certificate, a login configuration or access rules. It is retried for
+:data:`GRACE_PERIOD` seconds, with a warning at once and every minute.
 
 A restarted query is a new process, in which nothing has worked yet.
 """
@@ -19,16 +19,16 @@ from spark_group_source.errors import BrokerError
 log = logging.getLogger(__name__)
 
 GRACE_PERIOD = 300.0
-"""How many seconds without a success make the rejection of something that worked before final."""
+"""Seconds without a success after which a rejection is final, if it worked before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The last of some rejections in a row.
+    """The last of several rejections in a row.
 
     Attributes:
-        lasted: seconds since the first of them.
-        timeout: seconds for which they are retried; 0 if nothing has worked yet.
+        lasted: seconds since the first of these rejections. timeout: seconds for which rejections are retried; 0 if
+        nothing has worked yet.
     """
 
     lasted: float
@@ -36,7 +36,7 @@ class Rejection:
 
     @property
     def final(self) -> bool:
-        """Whether a retry is no use any more."""
+        """Whether a retry is useless now."""
         return self.lasted >= self.timeout
 
 
@@ -66,8 +66,8 @@ class Grace:
         """Counts a rejection.
 
         Args:
-            responded_at: when something last worked that is rejected and accepted together with this. The rejections
-                before do not count.
+            responded_at: when a broker last accepted something that is accepted and rejected together with this.
+                Earlier rejections do not count.
         """
         now = self._clock()
         first_at = self._first_at
@@ -80,7 +80,7 @@ class Grace:
         return Rejection(now - first_at, timeout)
 
     def _is_first_in_a_row(self, first_at: float, now: float, responded_at: float | None) -> bool:
-        """Whether the rejections since ``first_at`` do not count any more."""
+        """Whether the rejections since ``first_at`` no longer count."""
         # After a long time without an answer, nobody has rejected or accepted it since the rejection before.
         if now - self._last_at > GRACE_PERIOD:
             return True
@@ -90,12 +90,13 @@ class Grace:
 class Permission:
     """One permission of a query, for example READ on a topic.
 
-    The query's threads share it without a lock: which of two answers that arrive together counts makes no difference.
+    The query's threads share it without a lock, because it makes no difference which of two simultaneous answers
+    counts.
 
     Args:
         name: the permission, as in ``READ on topic 'orders'``.
         principal: who needs it, as in ``User:alice``; empty if unknown.
-        optional: whether the query goes without it for any time, because other work is left.
+        optional: whether the query continues without the permission, because it has other work.
     """
 
     def __init__(self, name: str, principal: str = "", *, optional: bool = False, clock: Clock = monotonic) -> None:
@@ -107,7 +108,7 @@ class Permission:
         self._denied = False
 
     def granted(self) -> None:
-        """Notes that a broker allowed what needs the permission."""
+        """Notes that a broker allowed a request that needs the permission."""
         if self._denied:
             log.info("%s has %s again", self._principal, self._name)
             self._denied = False

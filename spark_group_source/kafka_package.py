@@ -10,9 +10,9 @@ from importlib.util import find_spec, module_from_spec
 def defer_clients() -> None:
     """Puts the package ``kafka`` into ``sys.modules`` without running its ``__init__.py``, unless it is there already.
 
-    That file imports the producer, the consumer and the admin client, which this source never uses: 0.1 s in each
-    process that Spark starts for a query. The first use of one of the package's names runs it, so other code sees no
-    difference.
+    That file imports the producer, the consumer and the admin client, which this source never uses. The import would
+    take 0.1 s in each process that Spark starts for a query. The first use of one of the package's names runs the file,
+    so other code sees no difference.
     """
     spec = None if "kafka" in sys.modules else find_spec("kafka")
     if spec is None or spec.loader is None:
@@ -38,9 +38,10 @@ def defer_clients() -> None:
 def decode_without_assertions() -> None:
     """Makes kafka-python decode responses where Python removes assertions (``PYTHONOPTIMIZE``, ``python -O``).
 
-    It reads the byte of an empty set of tagged fields within an assertion, so without it every later field is read from
-    the wrong byte: https://github.com/dpkp/kafka-python/blob/3.0.9/kafka/protocol/schemas/fields/codecs/tagged_fields.py#L103.
-    It has no other assertion whose removal changes what its messages read or write.
+    kafka-python reads the byte of an empty set of tagged fields within an assertion. Without the assertion, every later
+    field is read from the wrong byte:
+    https://github.com/dpkp/kafka-python/blob/3.0.9/kafka/protocol/schemas/fields/codecs/tagged_fields.py#L103. No other
+    assertion of kafka-python changes what its messages read or write.
     """
     if __debug__:
         return

@@ -20,14 +20,14 @@ from spark_group_source.errors import CheckpointError
 from spark_group_source.text import printable
 
 VERSION = 3
-"""Version of the offset JSON. Version 1 has no leader epochs and no group id, version 2 no lineages. Both are still
-readable; later ones are not."""
+"""Version of the offset JSON. Version 1 has no leader epochs and no group id, version 2 has no lineages. This release
+reads both, but no later versions."""
 
 UNKNOWN_EPOCH = -1
 """The leader epoch of an offset that no leader has confirmed, as in Kafka's requests."""
 
 NO_LINEAGE = 0
-"""The lineage of an offset since which nobody has moved the partition: see "Lineages" in ``DESIGN.md``."""
+"""The lineage of a partition that nobody has moved: see "Lineages" in ``DESIGN.md``."""
 
 
 class TopicPartition(NamedTuple):
@@ -51,7 +51,7 @@ EARLIEST, LATEST = -2, -1
 
 
 def may_be_same(topic_id: str, other: str) -> bool:
-    """Whether two ids may be those of one topic; an empty one is unknown."""
+    """Whether two ids may belong to one topic. An empty id is unknown and may belong to any."""
     is_unknown = not topic_id or not other
     return is_unknown or topic_id == other
 
@@ -123,11 +123,12 @@ class OffsetRange:
 
 
 class PinnedStart(NamedTuple):
-    """Where a partition of the topic with this id starts; ``None``: ``startingOffsets`` is still to be looked up.
+    """Where a partition of the topic with this id starts. The offset is ``None`` while ``startingOffsets`` is still to
+    be looked up.
 
-    If that is ``latest``, and the leader did not answer at the start, ``since`` is the time of the start, in
-    milliseconds since 1970, ``epoch`` the leader epoch then, and ``leaderless`` whether there was no leader. Otherwise
-    ``since`` is 0.
+    If ``startingOffsets`` is ``latest`` and the leader did not answer at the start, ``since`` is the time of the start,
+    in milliseconds since 1970, ``epoch`` is the leader epoch of that time, and ``leaderless`` says whether there was no
+    leader. Otherwise ``since`` is 0.
     """
 
     topic_id: str = ""
@@ -137,7 +138,7 @@ class PinnedStart(NamedTuple):
     leaderless: bool = False
 
     def as_json(self) -> list[Any] | None:
-        """What the offset JSON has for it beside the topic id."""
+        """This start in the offset JSON, without the topic id."""
         if self.offset is not None:
             return [self.offset, self.epoch]
         if self.since:
@@ -155,16 +156,17 @@ class BatchOffset:
     ``ranges`` has one range per partition. If the batch does not read a partition, because it has no new records or
     another member owns it, then ``start == end``: the end that this query logged last.
     The ranges of one topic have one ``topic_id``, and so have its pinned starts: the JSON has it once for each topic.
-    ``group`` is the id of the group that read the ranges, ``cluster`` that of the cluster; empty if unknown.
-    ``checkpoint`` is the id of the checkpoint, which marks its commits (``query/starts/restored_checkpoint.py``);
-    empty until a batch with an id is logged.
+    ``group`` is the id of the group that read the ranges, ``cluster`` the id of the cluster. Either is empty if
+    unknown. ``checkpoint`` is the id of the checkpoint, which marks its commits
+    (``query/starts/restored_checkpoint.py``); empty until a batch with an id is logged.
 
     ``pinned_starts`` are partitions that existed at the query's first start and that the query has not owned since.
-    Without a committed offset they start at the pinned one, unless their topic was recreated. ``resets`` are those that
-    ``resetOffsetsOnStart`` still has to move, whatever the group has committed.
+    Without a committed offset, they start at the pinned start, unless their topic was recreated. ``resets`` are the
+    partitions that ``resetOffsetsOnStart`` still has to move, whatever the group has committed.
 
-    If a rewind repeats exactly the batch before, ``repeated`` is the only difference between the two. Equal offsets
-    have equal JSON text, and Spark compares the text: it does not run a batch whose end is that of the batch before.
+    If a rewind repeats exactly the batch before, ``repeated`` is the only difference between the two offsets. Equal
+    offsets have equal JSON text, and Spark, which compares the text, runs no batch whose end equals that of the batch
+    before.
     """
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
@@ -214,9 +216,9 @@ class BatchOffset:
         ``{"group": id, "topics": {name: {"id": id, "partitions": {"0": [start, end, epoch, lineage]}}},
         "version": 3}``, and if there are any ``"resets": {name: [0]}`` and ``"starts": {name: {"id": id, "partitions":
         {"0": [offset, epoch] or null}}}``, before ``{name: {"0": offset or null}}``. A start with a time ``since`` is
-        ``[null, epoch, since, leaderless]``. A partition that nobody has moved has no lineage, and then no epoch either
-        if that is unknown. ``"repeated": true`` is left out if it is false, ``"cluster": id`` and
-        ``"checkpoint": id`` if they are unknown. Releases of this version that know neither of the two ignore them.
+        ``[null, epoch, since, leaderless]``. A partition that nobody has moved has no lineage, and without a lineage an
+        unknown epoch is left out, too. ``"repeated": true`` is left out if it is false, ``"cluster": id`` and
+        ``"checkpoint": id`` if they are unknown. Releases of this version that know neither of these two ignore them.
         """
         topics: dict[str, Any] = {}
         for read in sorted(self.ranges.values()):
@@ -273,12 +275,12 @@ def new_checkpoint_id() -> str:
 
 
 def parse_progress_offset(offset: object) -> object:
-    """An offset as Spark's progress shows it, which is JSON or text that holds JSON; ``None`` for any other text."""
+    """An offset in Spark's progress, which is JSON or a text that holds JSON; ``None`` for any other text."""
     if not isinstance(offset, str):
         return offset
     try:
         return json.loads(offset)
-    except ValueError:  # the offset of another source, which need not be JSON
+    except ValueError:  # the offset of another source may be any text
         return None
 
 
@@ -309,7 +311,7 @@ def _pinned_starts(topics: Mapping[str, Any]) -> dict[TopicPartition, PinnedStar
     for name, topic in topics.items():
         topic_id = str(topic.get("id", ""))
         for number, at in topic.get("partitions", topic).items():
-            fields = at if isinstance(at, list) else [at]  # before it was only the offset
+            fields = at if isinstance(at, list) else [at]  # earlier releases wrote only the offset
             starts[TopicPartition(name, int(number))] = PinnedStart(topic_id, *fields)
     return starts
 
@@ -338,7 +340,7 @@ def _unreadable(logged: Mapping[str, Any]) -> CheckpointError:
 
 
 def _is_of_sparks_kafka_source(logged: Mapping[str, Any]) -> bool:
-    """Whether ``format("kafka")`` wrote it: ``{topic: {partition: offset}}``."""
+    """Whether ``format("kafka")`` wrote the JSON: ``{topic: {partition: offset}}``."""
     for partitions in logged.values():
         if not isinstance(partitions, Mapping) or not partitions:
             return False
@@ -364,9 +366,8 @@ class BatchLimit:
     """What limited a batch.
 
     Attributes:
-        option: the option that decided; empty if the batch reads all that was available.
-        offsets: the number of offsets in the batch.
-        reason: why the limit is what it is, for people.
+        option: the option that set the limit; empty if the batch reads all that was available. offsets: the number of
+        offsets in the batch. reason: why the limit is what it is, for people.
     """
 
     option: str
@@ -407,7 +408,7 @@ def parse_latest_offset(reported: Mapping[str, Any]) -> tuple[dict[TopicPartitio
     """The end offsets and the counters; counters are ``None`` if the report has none."""
     end_offsets = {}
     for topic, partitions in reported.items():
-        if topic.startswith("#"):  # no topic: the counters, or what another release reports beside them
+        if topic.startswith("#"):  # not a topic, but the counters, or a report of another release
             continue
         for number, end in partitions.items():
             end_offsets[TopicPartition(topic, int(number))] = int(end)

@@ -1,6 +1,6 @@
 """The spelling of names: which option a mistyped name means, if that is clear.
 
-A suggestion must not turn the meaning round: ``maxOffsets`` is no suggestion for ``minOffsets``.
+A suggestion must not reverse the meaning: ``maxOffsets`` is no suggestion for ``minOffsets``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 MAX_ERRORS = 2
-"""Maximum number of letters that are missing, wrong, superfluous or swapped."""
+"""Maximum number of missing, wrong, superfluous or swapped letters in a mistyped name."""
 
 MAX_ERRORS_IF_SHORT = 1
 SHORT = 6
@@ -29,13 +29,13 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
 def letters(name: str) -> str:
-    """A name without what people spell differently: case, dots, underscores, and the prefix ``kafka``."""
+    """A name without the parts that people spell differently: case, dots, underscores, and the prefix ``kafka``."""
     without_prefix = re.sub(r"^(?:kafka[._]?)+(?=.)", "", name.lower())
     return re.sub(r"[^a-z0-9]", "", without_prefix)
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that ``name`` is, but for a few letters; ``None`` if there is none."""
+    """The candidate that differs from ``name`` in a few letters only; ``None`` without such a candidate."""
     typed = letters(name)
     allowed = MAX_ERRORS
     if len(typed) <= SHORT:
@@ -52,7 +52,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def completed_or_nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The only candidate that begins with ``name``, or the :func:`nearest` if none does."""
+    """The only candidate that begins with ``name``. If no candidate begins with it, the :func:`nearest`."""
     known = list(candidates)
     longer = [each for each in known if letters(each).startswith(letters(name))]
     if not longer:
@@ -83,7 +83,7 @@ def _words(name: str) -> set[str]:
 def distance(one: str, other: str, most: int) -> int:
     """The number of letters to insert, delete, replace or swap with the next to turn one text into the other.
 
-    Above ``most``, some larger number.
+    If the number exceeds ``most``, returns some number above ``most``.
     """
     if abs(len(one) - len(other)) > most:
         return most + 1

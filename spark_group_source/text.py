@@ -1,4 +1,4 @@
-"""Texts in messages: lists and foreign texts that are cut to a readable length, and secrets that stay hidden."""
+"""Texts in messages: lists and foreign texts, cut to a readable length, and secrets, which stay hidden."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def printable(text: str, most: int = MOST_CHARACTERS) -> str:
     """A foreign text for a log line or an error: in one line, printable, and cut to ``most`` characters.
 
     Every text of a broker, of another member or of a token endpoint passes through here. Otherwise such a text could
-    forge log lines, change the colours of a terminal, turn the direction of writing round, or fill a disk.
+    forge log lines, change the colours of a terminal, reverse the direction of writing, or fill a disk.
     """
     shown = one_line(text[: most + 1])
     if len(shown) <= most:
@@ -60,7 +60,7 @@ def names(items: Iterable[tuple[str, int]] | Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Secret:
-    """A text that no log, error or plan shows, also inside other objects; picklable and hashable.
+    """A text that no log, error or plan shows, not even inside other objects; picklable and hashable.
 
     Read ``text`` only where the secret is used.
     """

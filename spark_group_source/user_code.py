@@ -7,7 +7,7 @@ from typing import Any
 
 
 def load(path: str, kind: str) -> Any:
-    """Imports ``module:name``; ``kind`` is the word for it in messages: function or class.
+    """Imports ``module:name``. ``kind`` names the result in messages: ``function`` or ``Class``.
 
     Raises:
         ValueError: the import fails, or the result is not callable; the message completes "It must be".

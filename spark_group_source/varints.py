@@ -11,7 +11,7 @@ def decode_unsigned(memory: Sequence[int], start: int, max_size: int = 5) -> tup
     """Decodes the unsigned varint at ``start``: the value, and the position after it.
 
     Raises:
-        IndexError: it extends beyond ``memory``, or beyond ``max_size`` bytes.
+        IndexError: the varint extends beyond ``memory``, or beyond ``max_size`` bytes.
     """
     value = 0
     for index, byte in enumerate(memory[start : start + max_size]):

@@ -1,4 +1,4 @@
-"""Exactly once in a table that several members of a group write, also after the checkpoint is lost.
+"""Exactly once in a table that several members of a group write, even after a checkpoint is lost.
 
 >>> from spark_group_source.exactly_once import DeltaSink, foreach_batch
 >>> sink = DeltaSink("lake.db.orders")
@@ -6,9 +6,9 @@
 >>> foreach_batch(orders.writeStream, "/data/orders.checkpoint", sink.write).start()
 
 ``foreach_batch`` passes each batch to a sink, with the offset ranges in it. ``DeltaSink``, ``IcebergSink`` and, in
-``spark_group_source.exactly_once.postgres``, ``PostgresSink`` write what the table lacks of the batch. For another
-database, keep a position for each partition in the transaction that writes the rows: ``lacking`` compares them with
-the ranges. ``docs/exactly_once.md`` says why that is enough.
+``spark_group_source.exactly_once.postgres``, ``PostgresSink`` write the records of the batch that the table lacks. For
+another database, keep a position for each partition in the transaction that writes the rows: ``lacking`` compares the
+positions with the ranges. ``docs/exactly_once.md`` says why that is enough.
 """
 
 from __future__ import annotations

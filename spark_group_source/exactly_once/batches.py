@@ -43,12 +43,12 @@ def foreach_batch(
 def batch_ranges(spark: SparkSession, checkpoint: str | os.PathLike[str], batch_id: int) -> list[OffsetRange]:
     """The offset range of each partition in a batch, sorted by topic and partition.
 
-    Spark has logged them before it runs the batch, so inside ``foreachBatch`` they are there. A partition without new
-    offsets has none.
+    Spark logs the ranges before it runs the batch, so they are available inside ``foreachBatch``. A partition without
+    new offsets has no range.
 
     Args:
         spark: a session that reads the checkpoint.
-        checkpoint: the query's own ``checkpointLocation``: the ranges of another query would lose records.
+        checkpoint: the query's own ``checkpointLocation``. With the ranges of another query, records would be lost.
         batch_id: the second argument of the function of ``foreachBatch``.
 
     Raises:

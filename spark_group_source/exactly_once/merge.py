@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 RECORD = ("topic", "partition", "offset", "timestamp")
-"""The columns by which a record is found again. The timestamp tells a recreated topic's records from former ones."""
+"""The columns that identify a record. The timestamp distinguishes the records of a recreated topic from those of the
+former topic."""
 
 ATTEMPTS = 20
 MAX_PAUSE_S = 5.0
@@ -45,9 +46,9 @@ class MergeSink:
     """
 
     LAYOUT = ""
-    """What follows the columns in CREATE TABLE."""
+    """The text after the columns in CREATE TABLE."""
     UNMATCHED = ""
-    """An action that matches no row, for a format that checks for conflicts only if there is one."""
+    """An action that matches no row, for a format that checks for conflicts only if the MERGE has such an action."""
 
     def __init__(self, table: str, *, rewind: Rewind = "skip") -> None:
         check_rewind(rewind)
@@ -58,7 +59,7 @@ class MergeSink:
         """Creates the table with the columns of ``rows``, if it does not exist.
 
         Raises:
-            ValueError: ``rows`` lacks a column by which records are found again.
+            ValueError: ``rows`` lacks a column that identifies records.
         """
         check_record_columns(self._table, rows.columns, RECORD)
         columns = rows.schema.toDDL()
@@ -68,14 +69,14 @@ class MergeSink:
         retried(lambda: spark.sql(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns}) {self.LAYOUT}"))
 
     def write(self, batch: DataFrame, reads: Sequence[OffsetRange]) -> None:
-        """Inserts the rows of a batch that the table lacks, and repeats that while other writers interfere.
+        """Inserts the rows of a batch that the table lacks, and retries while other writers interfere.
 
         Args:
             batch: the rows, with the columns of the table.
             reads: the ranges of the batch, from :func:`foreach_batch` or :func:`batch_ranges`.
 
         Raises:
-            ValueError: ``batch`` lacks a column by which records are found again.
+            ValueError: ``batch`` lacks a column that identifies records.
         """
         if not reads:
             return
@@ -93,7 +94,7 @@ class MergeSink:
 class DeltaSink(MergeSink):
     """A Delta table.
 
-    Partitioned by Kafka's partition, as ``create`` makes it, members write different parts and do not conflict.
+    ``create`` partitions the table by Kafka's partition, so that members write different parts and do not conflict.
     ``DeltaSink("delta.`/data/orders`")`` names a table by its directory.
     """
 
@@ -101,7 +102,7 @@ class DeltaSink(MergeSink):
 
 
 class IcebergSink(MergeSink):
-    """An Iceberg table. An existing one needs ``write.merge.mode=merge-on-read``.
+    """An Iceberg table. An existing table needs ``write.merge.mode=merge-on-read``.
 
     Spark runs a MERGE that can only insert as a plain append, for which Iceberg does not check whether another writer
     has added the same rows since. ``UNMATCHED`` therefore adds a branch that matches no row.
@@ -115,8 +116,8 @@ class IcebergSink(MergeSink):
 def merge_condition(reads: Sequence[OffsetRange], kept: str = "kept", batch: str = "batch") -> str:
     """The condition of a MERGE that a row of the table and a row of the batch are the same record.
 
-    By the literal ranges the format skips all files whose statistics show other offsets. The condition on ``partition``
-    alone is for Delta, which compares only such conditions with concurrent writes.
+    With the literal ranges, the format skips all files whose statistics show other offsets. The separate condition on
+    ``partition`` is for Delta, which compares only such conditions with concurrent writes.
 
     Args:
         reads: the ranges of the batch, at least one.
@@ -140,7 +141,7 @@ def merge_condition(reads: Sequence[OffsetRange], kept: str = "kept", batch: str
 
 
 def retried(write: Callable[[], object]) -> None:
-    """Runs a statement again while it conflicts with those of other writers. A merge may run any number of times."""
+    """Runs a statement, and repeats it while it conflicts with other writers. A merge may run any number of times."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             write()

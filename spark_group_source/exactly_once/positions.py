@@ -1,7 +1,7 @@
 """What a table lacks of a batch, given the positions that the table keeps. Pure: no Spark, no database.
 
-A table has every record below its position. It is never behind the group, because the source commits only batches that
-the sink has written: so every member starts at or below the position, unless somebody has moved the group.
+A table has every record below its position. The position is never behind the group, because the source commits only
+batches that the sink has written. So every member starts at or below the position, unless somebody has moved the group.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Rewind = Literal["skip", "write"]
 
 
 class PartitionKey(NamedTuple):
-    """The key of a position. A recreated topic has another id, and so positions of its own.
+    """The key of a position. A recreated topic has another id, and therefore its own positions.
 
     Attributes:
         topic: its name.
@@ -31,11 +31,11 @@ class PartitionKey(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far a table has one partition.
+    """How much of one partition a table has.
 
     Attributes:
         offset: the table has every record below it.
-        lineage: of the range that was written last. It grows whenever somebody moves the group.
+        lineage: the lineage of the range that was written last. It grows whenever somebody moves the group.
     """
 
     offset: int
@@ -79,7 +79,7 @@ def lacking(
         One entry for each range, in the same order.
 
     Raises:
-        MissingRows: the table lacks records before the batch, and nobody has moved the group past them.
+        MissingRows: the table lacks records before the batch, although nobody has moved the group past them.
         ValueError: ``rewind`` is neither ``skip`` nor ``write``.
     """
     check_rewind(rewind)

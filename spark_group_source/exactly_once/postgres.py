@@ -1,4 +1,4 @@
-"""A table of PostgreSQL: one transaction inserts what the table lacks of a batch, and moves the table's positions.
+"""A table of PostgreSQL: one transaction inserts the records of a batch that the table lacks, and moves its positions.
 
 The driver and the executors need psycopg 3: ``pip install "psycopg[binary]"``.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RECORD = ("topic", "partition", "offset")
-"""The columns by which a record is found again."""
+"""The columns that identify a record."""
 
 TYPES = {
     "string": "text",
@@ -39,17 +39,17 @@ TYPES = {
     "timestamp": "timestamptz",
     "timestamp_ntz": "timestamp",
 }
-"""Spark's types, as DDL has them, and those of the table's columns."""
+"""The types of the table's columns by Spark's types, which are written as in DDL."""
 
 POSITIONS = SQL("""CREATE TABLE IF NOT EXISTS {} (topic text, topic_id text, "partition" int, position bigint NOT NULL,
     lineage bigint NOT NULL, PRIMARY KEY (topic, topic_id, "partition"))""")
-# Two members lock the rows in one order, and each sees what the other has written.
+# All members lock the rows in the same order, and each sees what another member has written.
 LOCK = SQL("""INSERT INTO {} AS kept SELECT * FROM unnest(%s::text[], %s::text[], %s::int[], %s::bigint[], %s::bigint[])
     ORDER BY 1, 2, 3 ON CONFLICT (topic, topic_id, "partition") DO UPDATE SET position = kept.position
     RETURNING topic, topic_id, "partition", position, lineage""")
 STAGE = SQL("CREATE UNLOGGED TABLE {} AS SELECT {columns} FROM {} WITH NO DATA")
 COPY = SQL("COPY {} ({columns}) FROM STDIN")
-# A task that Spark has repeated has written its rows twice.
+# The stage has the rows of a task twice, if Spark has repeated the task.
 APPEND = SQL("""INSERT INTO {} ({columns}) SELECT DISTINCT ON (topic, "partition", "offset") {columns} FROM {stage}
     JOIN unnest(%s::text[], %s::int[], %s::bigint[]) AS lacking(topic, "partition", first) USING (topic, "partition")
     WHERE "offset" >= first ORDER BY topic, "partition", "offset"
@@ -59,7 +59,7 @@ MOVE = SQL("""UPDATE {} AS kept SET position = moved.position, lineage = moved.l
         AS moved(topic, topic_id, "partition", position, lineage)
     WHERE (kept.topic, kept.topic_id, kept."partition") = (moved.topic, moved.topic_id, moved."partition")""")
 PAUSE_LIMIT = "30s"
-"""How long a member that pauses in the transaction keeps the positions locked for the others."""
+"""How long a member that pauses within the transaction may keep the positions locked."""
 STAGES = """SELECT stage.oid::bigint, nspname, stage.relname FROM pg_class AS stage
     JOIN pg_namespace AS space ON space.oid = stage.relnamespace
     WHERE stage.relname ~ ('^kafka_stage_' || %s || '_[0-9a-f]{32}$')"""
@@ -76,7 +76,7 @@ class PostgresSink:
     Args:
         conninfo: a connection string or URI of libpq; driver and executors connect with it.
         table: its name, with its schema if needed: ``lake.orders``. Upper case is kept.
-        password: the password, if ``conninfo`` has none; without either, libpq looks for one.
+        password: the password, if ``conninfo`` has none. Without a password, libpq looks for one.
         rewind: what happens to records that the table has after the group was moved back.
     """
 
@@ -92,8 +92,8 @@ class PostgresSink:
         """Creates the table with the columns of ``rows``, and the table of its positions, if they do not exist.
 
         Raises:
-            ValueError: ``rows`` lacks a column by which records are found again, or has one of a type that needs a
-                decision: create the table yourself then.
+            ValueError: ``rows`` lacks a column that identifies records, or has a column of a type for which PostgreSQL
+                has several or none: create such a table yourself.
             psycopg.Error: the database cannot be reached, or refuses.
         """
         check_record_columns(self._name, rows.columns, RECORD)
@@ -114,8 +114,8 @@ class PostgresSink:
             reads: the ranges of the batch, from :func:`foreach_batch` or :func:`batch_ranges`.
 
         Raises:
-            MissingRows: the table lacks records before the batch, and nobody has moved the group past them.
-            ValueError: ``batch`` lacks a column by which records are found again.
+            MissingRows: the table lacks records before the batch, although nobody has moved the group past them.
+            ValueError: ``batch`` lacks a column that identifies records.
             psycopg.Error: the database cannot be reached, or refuses.
         """
         check_record_columns(self._name, batch.columns, RECORD)
@@ -158,7 +158,7 @@ def copy_rows(rows: Iterable[Sequence[object]], conninfo: str, copy: Composed) -
 
 @contextmanager
 def staging(connection: psycopg.Connection, table: str, columns: Composed) -> Iterator[Identifier]:
-    """A new stage. Its lock lasts as long as the connection, so every stage without a lock was abandoned."""
+    """A new stage. Its lock lasts as long as the connection, so a stage without a lock is abandoned."""
     (target,) = connection.execute("SELECT %s::regclass::oid::bigint", [named(table).as_string()]).fetchone() or (0,)
     stage = Identifier(*table.split(".")[:-1], f"kafka_stage_{target}_{uuid.uuid4().hex}")
     with connection.transaction():
@@ -174,7 +174,7 @@ def staging(connection: psycopg.Connection, table: str, columns: Composed) -> It
 
 def drop_abandoned(connection: psycopg.Connection, target: int) -> None:
     """Drops the stages of batches that have ended or were killed."""
-    connection.execute("SET lock_timeout = '1s'")  # a task that Spark has given up may still hold its stage
+    connection.execute("SET lock_timeout = '1s'")  # a task that Spark has abandoned may still hold its stage
     for oid, schema, name in connection.execute(STAGES, [target]).fetchall():
         locked = connection.execute("SELECT pg_try_advisory_lock(%s)", [oid]).fetchone()
         if locked == (True,):
@@ -193,7 +193,7 @@ def _columns(names: Sequence[str]) -> Composed:
 
 
 def _with_zones(batch: DataFrame) -> DataFrame:
-    """The batch with its times as text with a time zone: a Python timestamp would be in local time."""
+    """The batch with its times as texts with a time zone, because a Python timestamp would be in local time."""
     for name, kind in batch.dtypes:
         if kind == "timestamp":
             batch = batch.withColumn(name, F.date_format(F.col(f"`{name}`"), "yyyy-MM-dd HH:mm:ss.SSSSSSXXX"))
@@ -206,7 +206,7 @@ def _create_table(table: Identifier, dtypes: Sequence[tuple[str, str]]) -> Compo
 
 
 def _type_of(column: str, kind: str) -> str:
-    """The type of a column for a type of Spark."""
+    """The type of PostgreSQL for a column with a type of Spark."""
     if kind.startswith("decimal("):
         return f"numeric{kind.removeprefix('decimal')}"
     if kind in TYPES:

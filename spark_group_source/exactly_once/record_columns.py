@@ -1,4 +1,4 @@
-"""The columns by which a table finds a record again. Pure: no Spark, no database."""
+"""The columns that identify a record in a table. Pure: no Spark, no database."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def check_record_columns(table: str, columns: Sequence[str], needed: Sequence[str]) -> None:
-    """Checks that rows for a table have the columns by which their records are found again.
+    """Checks that rows for a table have the columns that identify their records.
 
     Args:
         table: names the table in the error.

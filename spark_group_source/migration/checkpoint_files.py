@@ -1,4 +1,4 @@
-"""The files of a checkpoint, which Spark reads: they may be on any of its file systems."""
+"""The files of a checkpoint. Spark reads them, so they may be on any file system that Spark reads."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ class CheckpointFiles:
         return _has_name(self._existing(self._path(name)), name)
 
     def names(self, directory: str) -> list[str] | None:
-        """The names of the files right in this directory, without hidden ones; ``None`` if there is no directory."""
+        """The names of the files directly in this directory, without hidden files; ``None`` if the directory does not
+        exist."""
         paths = self._paths(self._path(directory))
         if paths is None:
             return None
         return [path.rpartition("/")[2] for path in paths if _directory_of(path) == directory]
 
     def parents(self, directory: str) -> list[str]:
-        """The names of the subdirectories that contain this directory with a file in it."""
+        """The names of the subdirectories in which this directory exists and has a file."""
         parents = set()
         for path in self._existing(f"{_literal(self._directory)}/*/{directory}"):
             if _directory_of(path) == directory:
@@ -50,11 +51,11 @@ class CheckpointFiles:
         """The bytes of a file.
 
         Raises:
-            ValueError: Spark finds it damaged.
+            ValueError: Spark finds the file damaged.
         """
         try:
             rows = self._load(self._path(name)).select("content").collect()
-        except Exception as error:  # py4j's in a classic session, and another with Connect
+        except Exception as error:  # an error of py4j in a classic session, and another error with Connect
             if "FAILED_READ_FILE" not in str(error):
                 raise
             raise ValueError("Spark cannot read it (FAILED_READ_FILE), perhaps its checksum is wrong") from error
@@ -73,8 +74,9 @@ class CheckpointFiles:
     def _paths(self, pattern: str) -> list[str] | None:
         """The paths of the files below; ``None`` if nothing exists there.
 
-        ``inputFiles`` lists them without reading. Rows would lack empty files, and so the newest batch if it is empty.
-        The pattern is given twice, because for a single one that matches nothing Spark logs a long stack trace.
+        ``inputFiles`` lists the files without reading them. Rows would lack empty files, and so the newest batch if its
+        file is empty. The pattern is given twice, because Spark logs a long stack trace if a single pattern matches
+        nothing.
         """
         try:
             return [unquote(path) for path in set(self._load(pattern, pattern).inputFiles())]

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from spark_group_source.errors import CannotMigrate
 
 CONTIGUOUS = 3
-"""The last batches that must be in the log without a gap. If Spark writes the log asynchronously it leaves batches out;
-before a query may switch that off, Spark asks for two batches that are logged in full."""
+"""The number of last batches that must be in the log without a gap. If Spark writes the log asynchronously, it leaves
+batches out. Before a query may switch asynchronous writes off, Spark requires two batches that are logged in full."""
 
 
 def last_batch(checkpoint: str, logged: Sequence[int], committed: Collection[int]) -> int:
@@ -48,7 +48,7 @@ def check_complete(checkpoint: str, last: int, committed: Collection[int]) -> No
     """Checks that Spark has completed the last batch.
 
     Raises:
-        CannotMigrate: it has not.
+        CannotMigrate: Spark has not completed the last batch.
     """
     if last not in committed:
         raise CannotMigrate(

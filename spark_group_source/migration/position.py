@@ -24,13 +24,14 @@ Parsed = TypeVar("Parsed")
 PARTS = ("offsets", "commits", "sources", "state", "metadata")
 
 SINKS = {"_spark_metadata": "a file sink", "_delta_log": "a Delta table"}
-"""Directories by which the output of a query is recognised."""
+"""Directories that only the output of a query has, and what the output is."""
 
 
 def starting_offsets(spark: SparkSession, checkpoint: str, source: str | int | None, without_state: bool) -> str:
     """See :func:`spark_group_source.offsets_of_checkpoint`."""
     files = CheckpointFiles(spark, checkpoint)
-    # The commits first: Spark logs a batch before it commits it. The log of a running query is not damaged.
+    # The commits are read first, because Spark logs a batch before it commits the batch. Otherwise the log of a running
+    # query would look damaged.
     completed = files.names("commits")
     committed: list[int] = []
     if completed is not None:
@@ -88,7 +89,7 @@ def _not_a_checkpoint(spark: SparkSession, directory: str, files: CheckpointFile
 def choose(checkpoint: str, sources: Sequence[LoggedSource], wanted: str | int | None) -> LoggedSource:
     """One of the sources, by its topics, its number or its name; the only one if ``wanted`` is ``None``.
 
-    Topics are those of one source, or some of them; a source with exactly these topics precedes.
+    Topics are all or some topics of one source. A source with exactly these topics takes precedence.
 
     Raises:
         CannotMigrate: there is no such source, or more than one.
@@ -121,7 +122,7 @@ def _matching(sources: Sequence[LoggedSource], wanted: str | int | None) -> list
 
 
 def _with_topics(sources: Iterable[LoggedSource], topics: set[str]) -> list[LoggedSource]:
-    """The sources of exactly these topics; without one, those that have these among their topics."""
+    """The sources with exactly these topics. Without such a source, the sources that also have other topics."""
     exactly, among_others = [], []
     for logged in sources:
         topics_read = _topics_read(logged)
@@ -133,7 +134,7 @@ def _with_topics(sources: Iterable[LoggedSource], topics: set[str]) -> list[Logg
 
 
 def _topics_read(source: LoggedSource) -> set[str]:
-    """The topics that a source has read; none if it is not one of Kafka."""
+    """The topics that a source has read; none if the source does not read Kafka."""
     try:
         return source.topics
     except ValueError:
@@ -144,7 +145,7 @@ def kafka_offsets(checkpoint: str, source: LoggedSource) -> dict[TopicPartition,
     """The next offset of each partition of this source.
 
     Raises:
-        CannotMigrate: it has not read anything, or is not a source of ``format("kafka")``.
+        CannotMigrate: the source has not read anything, or is not of ``format("kafka")``.
     """
     try:
         offsets = source.offsets
