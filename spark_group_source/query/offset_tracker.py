@@ -40,7 +40,6 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 
 from spark_group_source.clock import Clock, monotonic
 from spark_group_source.group.commits import CommittedOffset
@@ -292,7 +291,7 @@ class OffsetTracker:
         with self._lock:
             for tp, owned in self._owned_by(readable).items():
                 if owned.start is not None:
-                    positions[tp] = replace(owned)
+                    positions[tp] = owned.copy()
         return positions
 
     def advance_epochs(self, copies: Owned, now: Offsets) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 
 from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.group.membership import NO_GENERATION
@@ -56,6 +57,10 @@ class OwnedPartition:
     rejections: int = 0
     deleted: bool = False
     reset: bool = False
+
+    def copy(self) -> OwnedPartition:
+        """The record as it is now. Each plan copies all partitions, and ``replace`` takes four times as long."""
+        return OwnedPartition(*_values(self))
 
     @property
     def needs_lookup(self) -> bool:
@@ -163,3 +168,6 @@ class OwnedPartition:
 
 
 Owned = Mapping[TopicPartition, OwnedPartition]
+
+
+_values = attrgetter(*(each.name for each in fields(OwnedPartition)))

@@ -389,7 +389,8 @@ class BatchPlanner:
             if not may_be_same(logged.topic_id, topic_id):
                 kept[tp] = OffsetRange(*tp, 0, 0, topic_id)
             elif tp.topic in named or tp.topic not in self._data_loss.deleted:
-                kept[tp] = replace(logged, start=logged.end, topic_id=topic_id or logged.topic_id)
+                end = logged.end
+                kept[tp] = OffsetRange(*tp, end, end, topic_id or logged.topic_id, logged.epoch, logged.lineage)
         return kept
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from spark_group_source.offsets import OffsetRange
+from spark_group_source.offsets import OffsetRange, in_order
 
 TaskRanges = list[OffsetRange]
 
@@ -27,7 +27,7 @@ def split_into_tasks(
         max_records: maximum number of offsets in a task; larger ranges are split into even pieces.
         min_tasks: minimum number of tasks, unless there are fewer offsets. Even pieces may give slightly fewer tasks.
     """
-    ordered = sorted(each for each in ranges if each.size)
+    ordered = in_order([each for each in ranges if each.size])
     limit = max_records
     if limit is None:
         limit = _total(ordered)
