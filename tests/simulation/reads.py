@@ -74,22 +74,28 @@ class Reads:
         for number in range(TASKS):
             ranges = list(self._plan(starts))
             self.lost.clear()
-            planned = {(each.partition, at): value for each in ranges for at, value in self._in(each)}
+            planned: dict[tuple[int, int], bytes] = {}
+            for each in ranges:
+                planned |= self._in(each)
             self.told(f"task {number} reads {', '.join(map(str, ranges))}")
             found: list[Any] = []
             task = FetchTask(tuple(ranges), wire, schema, settings)
             thread = Thread(target=self._read, args=(task, cluster, found), name="task", process=worker)
             thread.start()
-            limit = max(self.heals_at, self.run.now) + HEALED_WITHIN
-            while not found or isinstance(found[-1], dict):
-                if self.run.now > limit:
-                    raise Broken(f"task {number} does not end in {HEALED_WITHIN:.0f} s")
-                substitution.sleep(0.1)
+            self._await_end(number, found)
             if not self._check(ranges, planned, found):
                 return
             starts |= {each.partition: each.end for each in ranges}
             substitution.sleep(self.chance.number("between tasks", 0.1, 0.0, 5.0, 0.5))
             self._produce()
+
+    def _await_end(self, number: int, found: list[Any]) -> None:
+        """Waits until the task has ended: after its rows comes its error, or None."""
+        limit = max(self.heals_at, self.run.now) + HEALED_WITHIN
+        while not found or isinstance(found[-1], dict):
+            if self.run.now > limit:
+                raise Broken(f"task {number} does not end in {HEALED_WITHIN:.0f} s")
+            substitution.sleep(0.1)
 
     def _read(self, task: FetchTask, cluster: Cluster, found: list[Any]) -> None:
         try:
@@ -133,8 +139,13 @@ class Reads:
             start = min(max(starts[number], log.start), log.end)
             yield OffsetRange(TOPIC, number, start, log.end, str(self.kafka.ids[TOPIC]), log.epoch)
 
-    def _in(self, read: OffsetRange) -> list[tuple[int, bytes]]:
-        return [(at, value) for at, value in self.content[read.partition].items() if read.start <= at < read.end]
+    def _in(self, read: OffsetRange) -> dict[tuple[int, int], bytes]:
+        """The values in a range, by partition and offset."""
+        values: dict[tuple[int, int], bytes] = {}
+        for at, value in self.content[read.partition].items():
+            if read.start <= at < read.end:
+                values[read.partition, at] = value
+        return values
 
     # Events
 

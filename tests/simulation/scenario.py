@@ -494,9 +494,11 @@ class Scenario:
             self.run.after(self.chance.number("down", 0.2, 0.05, 3.0), lambda: self._begin(query))
 
     def _stop_another(self) -> None:
-        for query in [each for each in self.queries if each.alive and each is not self.target][:1]:
-            self.story.told(f"{query.name} is to stop")
-            self._end(query)
+        for query in self.queries:
+            if query.alive and query is not self.target:
+                self.story.told(f"{query.name} is to stop")
+                self._end(query)
+                return
 
     def _remove(self) -> None:
         if query := self._query(alive=True):
@@ -691,12 +693,14 @@ class Scenario:
 
     def _with_records(self, ranges: Iterable[OffsetRange]) -> set[TopicPartition]:
         """What a consumer would find that reads these ranges."""
-        logs = self.kafka.logs
-        return {
-            each.tp
-            for each in ranges
-            if each.topic in logs and logs[each.topic][each.partition].after_last_record(each.end) > each.start
-        }
+        found: set[TopicPartition] = set()
+        for each in ranges:
+            if each.topic not in self.kafka.logs:
+                continue
+            log = self.kafka.logs[each.topic][each.partition]
+            if log.after_last_record(each.end) > each.start:
+                found.add(each.tp)
+        return found
 
     def _sent_by(self, process: Process, api: str, request: Any) -> None:
         """A query stands for a client of another kind: its commits are the offsets after the last record, as those of
@@ -706,8 +710,12 @@ class Scenario:
             return
         names, held = self.kafka.names(), self.kafka.group(GROUP).offsets
         for topic in request.topics:
-            name = names.get(topic.topic_id, "") if request.version >= 10 else topic.name
-            for part in topic.partitions if name in self.kafka.logs else ():
+            name = topic.name
+            if request.version >= 10:
+                name = names.get(topic.topic_id, "")
+            if name not in self.kafka.logs:
+                continue
+            for part in topic.partitions:
                 tp, log = (name, part.partition_index), self.kafka.logs[name][part.partition_index]
                 part.committed_offset = log.after_last_record(
                     part.committed_offset, held.get(tp, (part.committed_offset, ""))[0]
@@ -755,7 +763,7 @@ class Scenario:
     def _address_is_taken_over(self) -> None:
         """A broker is down, and one of another cluster gets its address: a reused IP, or a stale name."""
         broker, seconds = self._broker(), self.chance.number("outage", 2.0, 0.5, 12.0)
-        if broker.up and broker.hung_until <= self.run.now:
+        if self._answers(broker):
             self.truth.troubles.outage(
                 seconds, f"another cluster has the address of broker {broker.node} for {seconds:.1f} s"
             )
@@ -793,7 +801,7 @@ class Scenario:
             return  # it is gone for good
         self.story.told(f"broker {successor} takes over what {broker} led")
         former: Any = self.kafka.brokers.get(broker)
-        if former is not None and (not former.up or former.hung_until > self.run.now):
+        if former is not None and not self._answers(former):
             self.kafka.fenced.add(broker)
         for topic, logs in self.kafka.logs.items():
             for number, log in logs.items():
@@ -832,13 +840,22 @@ class Scenario:
     def _coordinator_moves_in_order(self) -> None:
         """As in a rolling restart, which waits until all is well: the former coordinator knows that it is none, and the
         next one answers while it loads."""
+        if not self._all_is_well():
+            return
+        broker, loading = self._broker(), self.chance.number("short load", 0.2, 0.0, 2.0)
+        what = f"broker {broker.node} coordinates the group in order, after {loading:.1f} s"
+        self.truth.coordinator_moves(loading, what)
+        self.kafka.move_coordinator(broker.node, loading)
+
+    def _all_is_well(self) -> bool:
+        """Whether all brokers answer, and know what the others know."""
+        if self.kafka._frozen or self.net.former or self.truth.troubles.recent_faults:
+            return False
         brokers: dict[int, Any] = self.kafka.brokers
-        answers = all(each.up and each.hung_until <= self.run.now for each in brokers.values())
-        if answers and not self.kafka._frozen and not self.net.former and not self.truth.troubles.recent_faults:
-            broker, loading = self._broker(), self.chance.number("short load", 0.2, 0.0, 2.0)
-            what = f"broker {broker.node} coordinates the group in order, after {loading:.1f} s"
-            self.truth.coordinator_moves(loading, what)
-            self.kafka.move_coordinator(broker.node, loading)
+        return all(map(self._answers, brokers.values()))
+
+    def _answers(self, broker: Any) -> bool:
+        return bool(broker.up) and broker.hung_until <= self.run.now
 
     def _moves_before_a_stop(self) -> None:
         """Brokers and queries are restarted at the same time."""
@@ -919,18 +936,26 @@ class Scenario:
 
     def _last_runs(self) -> None:
         """AvailableNow runs beside a client of another kind, and nothing follows their targets any more."""
-        for log in (log for logs in self.kafka.logs.values() for log in logs.values()):
+        for log in self._logs():
             self._end_transaction(log)
         for query in self.queries:
             if not query.is_other_client and not query.alive:
                 self._begin(query)
 
+    def _logs(self) -> list[FakeLog]:
+        """The logs of all partitions."""
+        found: list[FakeLog] = []
+        for logs in self.kafka.logs.values():
+            found += logs.values()
+        return found
+
     def _lose_broker(self) -> None:
         gone, *others = sorted(self.kafka.brokers, key=lambda _: self.chance.number("which is gone", 0.0, 0.0, 1.0))
         self.truth.troubles.outage(0.0, f"but broker {gone} is gone for good")
         self.kafka.brokers.pop(gone).stop()  # metadata names it no more
-        for log in (log for logs in self.kafka.logs.values() for log in logs.values()):
-            log.leader = log.leader or gone
+        for log in self._logs():
+            if log.leader is None:
+                log.leader = gone
         self._take_over(gone, others[0], 0.0)
 
     def _until_finished(self) -> None:
