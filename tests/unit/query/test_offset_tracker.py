@@ -346,6 +346,24 @@ def test_a_partition_that_is_lost_in_mid_batch_is_given_up_where_it_started_unti
     assert given_up() == {}, "an operator may have moved it to 15 since"
 
 
+def test_a_partition_that_has_started_again_since_it_was_given_up_may_be_moved_back_anywhere() -> None:
+    tracker = plan(owning(), 9)
+    remove(tracker)
+    assert tracker.logged(frozenset({A}), {"t": ""}).given_up == {A: 5}
+    complete(tracker)
+    begin(tracker, Start(9, LOGGED), ours(5))
+    remove(tracker)
+    assert tracker.logged(frozenset({A}), {"t": ""}).given_up == {}
+
+
+def test_a_start_at_latest_stays_where_it_was_if_the_partition_is_lost_before_its_commit() -> None:
+    tracker = OffsetTracker()
+    tracker.restore(BatchOffset(group="g"), PinnedStarts({A: PinnedStart("")}))
+    begin(tracker, Start(7, StartRule.STARTING_OFFSETS, epoch=2), None)
+    remove(tracker)
+    assert tracker.logged(frozenset({A}), {"t": ""}).pinned.offsets == {A: PinnedStart("", 7, 2)}
+
+
 def test_a_partition_that_is_lost_before_the_batch_that_reads_it_is_recorded_starts_behind_that_batch() -> None:
     tracker = owning()
     tracker.reserve(frozenset({A}))
