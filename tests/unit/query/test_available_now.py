@@ -160,6 +160,17 @@ def test_the_target_is_the_end_offsets_of_the_first_lookup(world: World, target:
     assert target.limit({A: 50, B: 60, NEW: 70}) == {A: 10, B: 3, NEW: 0}
 
 
+def test_the_target_has_partitions_that_only_some_brokers_know(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lagging = world.metadata()
+    world.logs[NEW] = (0, 70)
+    monkeypatch.setattr(world, "broker_ids", lambda: [0, 1])
+    monkeypatch.setattr(world, "metadata_from", lambda broker, *_: lagging if broker == 0 else World.metadata(world))
+    monkeypatch.setattr(world, "metadata", lambda *_: lagging)
+    target = make(world)
+    target.set_once()
+    assert target.limit({A: 50, B: 60, NEW: 90}) == {A: 10, B: 3, NEW: 70}
+
+
 @pytest.mark.parametrize("trouble", ["no leader", "unknown partition", "topic error", "unknown topic", "no broker"])
 def test_retriable_errors_leave_nothing_out(world: World, trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world.silent = {A} if trouble == "no leader" else set()
@@ -234,6 +245,14 @@ def test_without_progress_the_run_waits_for_a_session_and_a_rebalance(
     wait(target, world, 99.0)
     with pytest.raises(DeadlineExceeded, match=f"'g'.*10. s, and no other member owns the rest: t-0 at {at} of 10"):
         wait(target, world, 4.0)
+
+
+def test_a_long_batch_of_the_run_is_no_time_without_progress(world: World, target: AvailableNowTarget) -> None:
+    world.offsets = {A: 4}
+    for _ in range(3):
+        wait(target, world, 10.0)
+        world.hand.now += 500.0
+    wait(target, world, 40.0)
 
 
 def test_a_run_waits_without_limit_for_a_living_member_that_owns_the_rest(
