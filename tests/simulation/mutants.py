@@ -337,11 +337,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M02",
         1,
         "the last range of a partition that moved to another member is part of every later batch",
-        (
-            Edit(
-                "replace(logged, start=logged.end, topic_id=_1)", "replace(logged, topic_id=_1)", inside="BatchPlanner"
-            ),
-        ),
+        (Edit("OffsetRange(*tp, end, end, _1, _2, _3)", "OffsetRange(*tp, logged.start, end, _1, _2, _3)"),),
     ),
     Mutant(
         "M03",
