@@ -22,6 +22,7 @@ class KafkaClients:
     def connect(
         cls, settings: GroupSettings, timings: Timings, identity: ClusterIdentity | None = None
     ) -> KafkaClients:
-        """Clients with connections of their own, which open on first use. Those of one query share ``identity``."""
+        """Clients with connections of their own, which open on first use. All clients of one query share
+        ``identity``."""
         cluster = Cluster(settings.wire, identity=identity)
         return cls(cluster, GroupOffsets(cluster, settings, timings))

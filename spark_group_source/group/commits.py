@@ -136,16 +136,16 @@ COMMIT_BYTES = 2**17
 brokers' default ``message.max.bytes``, about 1,000 partitions. A broker rejects a larger request at every retry."""
 
 RECORD_BYTES = 64
-"""Bytes of one partition's offset in that log, beside the names and the metadata."""
+"""Bytes of one partition's offset in the coordinator's log, in addition to the names and the metadata."""
 
 
 ERRORS_OF_ONE_PARTITION = {UNKNOWN_TOPIC_OR_PARTITION, UNSTABLE_OFFSET_COMMIT, UNKNOWN_TOPIC_ID}
-"""Error codes with which the coordinator does not return the offset of one partition now, and does of the others."""
+"""Error codes of one partition with which the coordinator still returns the offsets of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The result of a commit: the confirmed partitions, the errors by partition, and those without an answer.
+    """The result of a commit: the confirmed partitions, the errors by partition, and the partitions without an answer.
 
     ``failure`` is an error of the request as a whole. A commit of ``unanswered`` partitions may still be applied, after
     later ones.
@@ -158,7 +158,7 @@ class CommitResult:
 
 
 def _is_of_partition(error_code: int) -> bool:
-    """Whether a commit is rejected for one partition only, and those of others are accepted."""
+    """Whether a commit is rejected for one partition only, and accepted for the others."""
     if error_code == TOPIC_AUTHORIZATION_FAILED:
         return True
     return error_action(error_code) in (ErrorAction.SKIP, ErrorAction.TRIM_METADATA)
@@ -167,8 +167,9 @@ def _is_of_partition(error_code: int) -> bool:
 class GroupOffsets:
     """The offsets of one group, over one thread's cluster.
 
-    They share the connection of the thread's other lookups, and not that of the membership. A thread sends one request
-    at a time. If its query ends meanwhile, that connection is closed, and the member leaves over the other one.
+    Commits use the connection of the thread's other lookups, not the connection of the membership. A thread sends one
+    request at a time. If its query ends during a request, the connection is closed, and the member leaves over the
+    connection of the membership.
     """
 
     def __init__(self, cluster: Cluster, settings: GroupSettings, timings: Timings | None = None) -> None:
@@ -184,9 +185,9 @@ class GroupOffsets:
     ) -> CommitResult:
         """Commits offsets as member ``me``; the broker rejects them if its generation is over.
 
-        Without a member id, the broker rejects them if the group has members. Those of a topic that has another id than
-        in ``topic_ids`` now are rejected too: by a broker of Kafka 4.1 or later, or else after a lookup of the id. Many
-        partitions take several requests; the first that fails is the last one sent.
+        Without a member id, the broker rejects the offsets if the group has members. Offsets of a topic whose id
+        differs from ``topic_ids`` are rejected too: by a broker of Kafka 4.1 or later, or else after a lookup of the
+        id. Many partitions take several requests. After a request fails, no further one is sent.
         """
         if topic_ids is None:
             topic_ids = {}
@@ -255,7 +256,7 @@ class GroupOffsets:
     def _in_former_topics(
         self, partitions: Collection[TopicPartition], topic_ids: Mapping[TopicPartition, str], deadline: Deadline
     ) -> set[TopicPartition] | RequestFailed:
-        """Partitions of topics that have another id by now: a commit by name would be one to the topic's successor."""
+        """Partitions of topics that have another id by now. A commit by name would go to the recreated topic."""
         known = _known(topic_ids, partitions)
         if not known:
             return set()
@@ -333,7 +334,8 @@ class GroupOffsets:
                 confirmed.add(tp)
                 continue
             errors[tp] = error_code
-            # An error of the group stands at every partition; with an error of one partition the others are committed.
+            # A response has an error of the group for every partition. If one partition has an error of its own, the
+            # others are committed.
             if group_error == 0 and not _is_of_partition(error_code):
                 group_error = error_code
         if group_error == 0:
@@ -360,7 +362,8 @@ class GroupOffsets:
     ) -> dict[TopicPartition, CommittedOffset] | RequestFailed:
         """The group's committed offsets, of all partitions for ``None``; partitions without a commit are left out.
 
-        With KIP-848, a coordinator that does not know ``me`` in this epoch rejects: a former one, or it fenced ``me``.
+        With KIP-848, a coordinator rejects the request if it does not know ``me`` in this epoch, because it is a former
+        coordinator or has fenced ``me``.
 
         As a member of either protocol, it asks only the broker that knows this generation. A former coordinator, which
         was suspended or cut off, would answer with old offsets.
@@ -413,7 +416,7 @@ class GroupOffsets:
             return self._client.failure("OffsetFetch", group.error_code)
         offsets = {}
         for tp, part in _fetched(group):
-            if part.error_code:  # any: without a commit the partition would start at startingOffsets
+            if part.error_code:  # any code: without a commit, the partition would start at startingOffsets
                 failure = self._client.failure("OffsetFetch", part.error_code, topics=[tp.topic])
                 if unavailable is None or part.error_code not in ERRORS_OF_ONE_PARTITION:
                     return failure
@@ -434,7 +437,7 @@ class GroupOffsets:
 
 
 def _known(topic_ids: Mapping[TopicPartition, str], partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-    """The topic ids of these partitions, as far as they are known: an older broker has none."""
+    """The known topic ids of these partitions. Brokers before topic ids have none."""
     known = {}
     for tp in partitions:
         topic_id = topic_ids.get(tp)

@@ -32,7 +32,7 @@ from spark_group_source.wire.waiting import Interrupted
 Result = TypeVar("Result")
 
 MEMBERSHIP = "membership"
-"""The purpose of the connection for the requests of the membership. Offsets are looked up and committed over others."""
+"""The purpose of the connection for the requests of the membership. Lookups and commits of offsets use others."""
 
 CALL_ERRORS = BrokerUnavailable, DeadlineExceeded, ProtocolError, GroupError, AuthenticationFailed
 """What a request to the coordinator may raise; the last two are fatal."""
@@ -70,12 +70,12 @@ _HINTS = {
     UNKNOWN_SERVER_ERROR: ": see the log of the coordinator; for a large group, its record may exceed the brokers'"
     " message.max.bytes"
 }
-"""What the reason of a failure adds to an error code."""
+"""Hints about error codes in the reason of a failure."""
 
 
 class CoordinatorClient:
-    """One connection to a group's coordinator, over one thread's cluster. Finds the coordinator if it is unknown: by
-    what another client of the query has found, or else by asking the brokers.
+    """One connection to a group's coordinator, over one thread's cluster. If the coordinator is unknown, takes the one
+    that another client of the query has found, or asks the brokers.
 
     Each ``purpose`` has its own connection: a JoinGroup that waits at the broker delays all later requests on its own.
     """
@@ -101,7 +101,7 @@ class CoordinatorClient:
         self._has_looked_up = False
 
     def rediscover(self) -> None:
-        """Looks the coordinator up again before the next request."""
+        """Looks up the coordinator again before the next request."""
         self._broker_id = None
         self._has_looked_up = True
 
@@ -203,7 +203,8 @@ class CoordinatorClient:
         return None
 
     def topic_ids(self, topics: Collection[str], deadline: Deadline) -> dict[str, str] | RequestFailed:
-        """The ids, if any, that these topics have for the coordinator: its offsets are in these, or in later ones."""
+        """The ids, if any, that these topics have for the coordinator. Its offsets belong to these topics or to later
+        ones."""
         quick = deadline.at_most(self._cluster.options.request_timeout)
         try:
             found = self._cluster.request_metadata(self._connect(quick), topics, quick).topics
@@ -227,7 +228,7 @@ class CoordinatorClient:
         return RequestFailed(ErrorAction.REDISCOVER, f"broker {found} has not answered as the member's coordinator")
 
     def confirm_generation(self) -> None:
-        """The broker of the last request has answered the member as one of its present generation."""
+        """Notes that the broker of the last request knows the member in its current generation."""
         self._current.knows_generation = self._broker_id
         self._current.permission.granted()
 

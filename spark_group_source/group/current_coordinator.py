@@ -13,16 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CurrentCoordinator:
-    """The group's coordinator as the clients of one query know it; they share this. ``None`` at first.
+    """The group's coordinator as the clients of one query know it, who share this object. ``None`` at first.
 
-    A former coordinator that was suspended or cut off may still answer, also lookups of the coordinator and of offsets.
-    But one that knows the member's generation also knows all commits before it.
+    A former coordinator that was suspended or cut off may still answer, even lookups of the coordinator and of offsets.
+    But a broker that knows the member's generation also knows all commits before it.
 
     Attributes:
-        broker: the broker that a client found last. A client that knows another one looks it up again; one that has not
-            looked it up yet asks this one.
-        knows_generation: the broker that last answered the member as one of its present generation.
-        permission: READ on the group, as coordinators have granted or denied it.
+        broker: the broker that a client found last. A client that knows another broker looks up the coordinator again;
+        a client that knows none asks this broker. knows_generation: the broker that last answered the member in its
+        current generation. permission: READ on the group, as coordinators have granted or denied it.
     """
 
     broker: Broker | None = None

@@ -55,11 +55,11 @@ class ErrorAction(Enum):
     RESET_MEMBER_ID = auto()
     """As RESET_GENERATION, but the coordinator does not know the member id: a classic member joins as a new one."""
     STALE_EPOCH = auto()
-    """The member has a newer epoch than the commit (KIP-848): commit again at once with the epoch of now."""
+    """The member has a newer epoch than the commit (KIP-848): commit again at once with the current epoch."""
     TRIM_METADATA = auto()
     """The commit's metadata is too long: commit again with short metadata."""
     SKIP = auto()
-    """The coordinator does not know this partition yet, or any more: the others succeed, and it is retried."""
+    """The coordinator does not know this partition yet, or no longer: the others succeed, and this one is retried."""
     FATAL = auto()
     """A retry cannot help: the query fails with an error that says what to change."""
 

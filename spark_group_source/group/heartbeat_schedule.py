@@ -45,9 +45,9 @@ class HeartbeatSchedule:
         self.record_success()
 
     def try_acquire(self, throttled: float) -> bool:
-        """Whether a heartbeat is due; then the caller sends it, and the next is due after the interval.
+        """Whether a heartbeat is due. If so, the caller must send it: the next one is due after the interval.
 
-        While the broker throttles this client, for ``throttled`` seconds, it reads nothing: the heartbeat is due then.
+        A broker that throttles this client reads nothing for ``throttled`` seconds, so the heartbeat is due after them.
         """
         if self._clock() < self.next_heartbeat:
             return False
@@ -58,7 +58,7 @@ class HeartbeatSchedule:
         return not throttled
 
     def schedule_next(self, seconds: float = math.inf) -> None:
-        """The next heartbeat is due after the interval, or after so many seconds if that is sooner."""
+        """Makes the next heartbeat due after the interval, or after ``seconds`` if that is sooner."""
         self.next_heartbeat = self._clock() + min(self.interval, seconds)
 
     @property

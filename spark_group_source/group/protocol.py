@@ -49,7 +49,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class MemberContext:
-    """What a protocol uses of its member. ``wakeup`` ends every wait once the query ends."""
+    """The parts of a member that its protocol uses. ``wakeup`` ends every wait once the query ends."""
 
     cluster: Cluster
     settings: GroupSettings
@@ -62,7 +62,7 @@ LEAVE_TIMEOUT = 3.0
 """Seconds to leave the group, with retries: Spark kills the process some seconds after it asked it to end."""
 
 LEAVE_ATTEMPT_TIMEOUT = 1.0
-"""Seconds for one of these tries: a request that is lost on a dead connection leaves time for another one."""
+"""Seconds for one attempt to leave, so that a request that is lost on a dead connection leaves time for another."""
 
 START_POSITIONS_PART = 0.5
 """Part of the session timeout for finding start positions on the member's thread, which sends no heartbeat meanwhile.
@@ -152,7 +152,7 @@ class GroupProtocol(ABC, Generic[AnyMember]):
             if failure is None:
                 return None
             if failure.action in (ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID):
-                return None  # the coordinator does not have the member any more
+                return None  # the coordinator no longer has the member
             seconds = backoff.next()
             if failure.action not in (ErrorAction.RETRY, ErrorAction.REDISCOVER):
                 return failure

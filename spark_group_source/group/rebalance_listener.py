@@ -13,7 +13,7 @@ class RebalanceListener(Protocol):
     """The member's thread calls these methods in the order of events."""
 
     def partitions_assigned(self, partitions: Partitions, me: Membership, deadline: Deadline) -> None:
-        """These are owned from now on. The call delays heartbeats: it must return by the deadline."""
+        """These partitions are owned from now on. The call delays heartbeats, so it must return by the deadline."""
 
     def retry_due(self, me: Membership) -> float:
         """When :meth:`retry_pending` is to be called, in seconds of the clock; infinity without anything to retry."""
@@ -23,7 +23,7 @@ class RebalanceListener(Protocol):
         deadline, and by that of a pending revocation."""
 
     def partitions_revoked(self, partitions: Partitions) -> None:
-        """These are revoked, also those that are still awaited."""
+        """These partitions are revoked, even if the query still waits for them."""
 
     def partitions_lost(self, partitions: Partitions, reason: str) -> None:
-        """These are lost: none of their offsets may be committed."""
+        """These partitions are lost: none of their offsets may be committed."""

@@ -1,4 +1,5 @@
-"""Explains why a coordinator rejects the first join of a member for good: what the group has now, and what to set.
+"""Explains why a coordinator rejects the first join of a member for good: which members or assignor the group has, and
+what to set.
 
 The coordinator's error code does not say with whom the member disagrees, but a description of the group does. The
 lookup is bounded and optional: without an answer or a permission, the error keeps its general advice.

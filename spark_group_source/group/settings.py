@@ -51,5 +51,5 @@ class GroupSettings:
         return max(self.rebalance_timeout - self.session_timeout - self.heartbeat_timeout, self.rebalance_timeout / 2)
 
     def rebalance_timeout_for(self, seconds: float) -> float:
-        """The least rebalance timeout in seconds with which a revocation may wait for ``seconds``."""
+        """The minimum rebalance timeout in seconds with which a revocation may wait for ``seconds``."""
         return min(seconds + self.session_timeout + self.heartbeat_timeout, seconds * 2)

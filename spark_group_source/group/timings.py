@@ -16,7 +16,7 @@ class Timings:
         self._by_request: dict[str, tuple[int, float, float]] = {}
 
     def record(self, request: str, seconds: float) -> None:
-        """Records a response, also one with an error. Caller: anybody."""
+        """Records a response, even one with an error. Caller: any thread."""
         name = request.removesuffix("Request")
         with self._lock:
             count, total, longest = self._by_request.get(name, (0, 0.0, 0.0))

@@ -81,7 +81,7 @@ class TopicView:
         return known
 
     def _remember(self, former: Topics, topics: Topics) -> None:
-        """Replaces ``former`` topics by those that exist now."""
+        """Forgets the ``former`` topics, and remembers those of ``topics`` that have partitions."""
         for name in former:
             del self._known[name]
         for name, topic in topics.items():
@@ -121,7 +121,7 @@ class TopicView:
         self._hidden = hidden
 
     def _with_hidden(self, topics: Topics, known: Mapping[str, Topic]) -> Topics:
-        """Replaces topics that this client may not describe by what is known of them from their owners."""
+        """Replaces topics that this client may not describe with the partitions that members claim to own."""
         shown = dict(topics)
         for name in self._hidden:
             if name in known:

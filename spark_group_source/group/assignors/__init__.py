@@ -1,8 +1,8 @@
 """Assignors by the names that ``kafka.partition.assignment.strategy`` accepts.
 
-``range`` and ``roundrobin`` assign exactly as in Kafka's Java client. The sticky assignors send the same user data, and
-keep what that client has assigned, as it keeps what they have. A user's own assignor is a subclass of kafka-python's
-AbstractPartitionAssignor.
+``range`` and ``roundrobin`` assign exactly as in Kafka's Java client. The sticky assignors send the same user data as
+that client. They keep the assignments of that client, and it keeps theirs. A user's own assignor is a subclass of
+kafka-python's AbstractPartitionAssignor.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def _listed_names(text: str) -> list[str]:
 
 
 def _name_of(listed: str) -> str:
-    """The name that members advertise, for a name in any case or of a Java class; a ``module:Class`` as it is."""
+    """The name that members advertise for a listed name, which may be in any case or that of a Java class. A
+    ``module:Class`` stays as it is."""
     if ":" in listed:
         return listed
     name = listed.lower()

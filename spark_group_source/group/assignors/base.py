@@ -63,7 +63,7 @@ class Subscriber:
 
     @classmethod
     def of(cls, member: Any) -> Subscriber:
-        """From kafka-python's JoinGroupResponseMember with its decoded subscription."""
+        """Converts kafka-python's JoinGroupResponseMember with its decoded subscription."""
         subscription = member.metadata
         owned = from_numbers((claim.topic, claim.partitions) for claim in subscription.owned_partitions or ())
         return cls(

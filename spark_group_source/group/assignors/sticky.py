@@ -19,7 +19,7 @@ Shares = Mapping[str, set[TopicPartition]]
 Claim = tuple[Iterable[TopicPartition], int]
 """The partitions that a member claims, and the generation that assigned them."""
 Receivers = tuple[tuple[str, ...], tuple[str, ...]]
-"""The members that may get a partition: those that should, because it has a replica in their rack, and all."""
+"""The members that should get a partition, because it has a replica in their rack, and all members that may get it."""
 
 _NO_GENERATION = -1
 
@@ -123,7 +123,7 @@ class Balance:
 
 
 def _former_owners(members: Iterable[Subscriber], claims: Mapping[str, Claim]) -> dict[TopicPartition, str]:
-    """Who owned each partition that is claimed by a member that is still subscribed to its topic."""
+    """The former owner of each partition, if it claims the partition and is still subscribed to the topic."""
     owners = {}
     for member in sorted(members, key=lambda member: claims[member.id][1]):
         claimed, _ = claims[member.id]
@@ -170,10 +170,10 @@ class Sticky(Assignor):
         return self._led
 
     def _claim(self, member: Subscriber) -> Claim:
-        """What a member claims, or else what this leader last assigned to it.
+        """The claim of a member. Without user data, it is the last assignment that this leader made for the member.
 
-        sarama claims only what the leader's user data says, and the assignments of Kafka's client have none: a
-        coordinator does not convert a group with user data to KIP-848. Any member's own claim precedes such a one.
+        sarama claims only what the leader's user data says, and Kafka's client sends no user data with assignments,
+        because a coordinator does not convert a group with user data to KIP-848. A claim in user data takes precedence.
         """
         if member.user_data:
             return decode(member.user_data)
@@ -223,7 +223,7 @@ class CooperativeSticky(Assignor):
 
 
 def _generation(member: Subscriber) -> int:
-    """The generation of what a member owns. Clients before Kafka 3.4 send it in the user data only."""
+    """The generation in which a member got its partitions. Clients before Kafka 3.4 send it in the user data only."""
     if member.generation >= 0:
         return member.generation
     if len(member.user_data) < 4:

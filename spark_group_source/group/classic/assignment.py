@@ -1,12 +1,12 @@
-"""Encodes the subscriptions that members send to the leader, and the assignments that the leader makes of them.
+"""Encodes the subscriptions that members send to the leader, and the assignments that the leader returns.
 
 Subscriptions have version 3 of the consumer protocol, with owned partitions and their generation, as in Kafka's client
 since 3.5; kafka-python's assignors send neither. Assignments have version 0, which every client reads; later versions
 add no field.
 
-User data that an assignor does not have is null, as from Kafka's client, also if a user's assignor returns empty bytes,
-as those of kafka-python do. With ``sticky``, sarama fails on empty bytes, and it sends back those of its assignment in
-each later subscription. For the assignors here, null is read as empty bytes.
+If an assignor has no user data, null is sent, as by Kafka's client, even if a user's assignor returns empty bytes, as
+kafka-python's assignors do. With ``sticky``, sarama fails on empty bytes, and repeats the user data of its assignment
+in each later subscription. The assignors of this package receive empty bytes instead of null.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One member's assignment as the leader sent it; ``user_data`` is that of the leader's assignor."""
+    """One member's assignment as the leader sent it, with the ``user_data`` of the leader's assignor."""
 
     partitions: Partitions = frozenset()
     user_data: bytes = b""
@@ -75,7 +75,7 @@ class Assignors:
             OptionError: a user's assignor failed.
         """
         if generation < 0:
-            # Everything owned was lost: assignors must forget partitions that other members own by now.
+            # All owned partitions were lost: assignors must forget them, because other members may own them by now.
             self._by_name = self._create()
         owned_partitions = [
             ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=numbers)
@@ -174,7 +174,8 @@ def _readable_subscriptions(members: Iterable[JoinedMember]) -> Iterator[Any]:
 
 
 def _decode_subscription(encoded: bytes) -> Any:
-    """Decodes a subscription, if need be as version 0, with which all versions begin; ``None`` if that fails."""
+    """Decodes a subscription. If that fails, decodes it as version 0, with which all versions begin; ``None`` if that
+    fails too."""
     for data in (encoded, _V0 + encoded[len(_V0) :]):
         # kafka-python raises any error of its codecs for unexpected bytes of another client.
         with suppress(Exception):
@@ -206,7 +207,7 @@ def decode_assignment(encoded: bytes) -> Partitions:
 
 
 def read_assignment(encoded: bytes) -> Assignment:
-    """Decodes an assignment; empty bytes are an empty one, which the broker sends to a member without an entry.
+    """Decodes an assignment. Empty bytes, which the broker sends to a member without an entry, are an empty assignment.
 
     Raises:
         ProtocolError: the bytes are no assignment. Any client may lead a group.

@@ -1,7 +1,7 @@
 """The requests of the classic group protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
 Heartbeats normally go over the connection of the other membership requests. While a JoinGroup or SyncGroup is pending
-there, they are sent on a second connection.
+on that connection, they are sent on a second one.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class MembershipRequests:
         )
 
     def _without_static_members(self, deadline: Deadline) -> RequestFailed | None:
-        """Connects to the coordinator; the failure of that, or that the coordinator would ignore the instance id."""
+        """Connects to the coordinator. Returns the failure, also if the coordinator would ignore the instance id."""
         failure = self.client.connect(deadline)
         if failure is not None:
             return failure
@@ -118,7 +118,7 @@ class MembershipRequests:
     def sync(
         self, join_result: JoinResult, assignments: Mapping[str, bytes], deadline: Deadline, while_waiting: WhileWaiting
     ) -> Assignment | RequestFailed:
-        """Returns this member's assignment; the leader sends every member's, encoded, by member id."""
+        """Returns this member's assignment. The leader sends all ``assignments``, encoded, by member id."""
         assignment_of = SyncGroupRequest.SyncGroupRequestAssignment
         request = SyncGroupRequest(
             group_id=self._settings.group_id,
@@ -165,7 +165,7 @@ class MembershipRequests:
         return client.failure("Heartbeat", response.error_code)
 
     def find_coordinator(self, deadline: Deadline) -> RequestFailed | None:
-        """Looks up where the group's coordinator is now, while a JoinGroup or SyncGroup is pending."""
+        """Looks up the group's coordinator again, while a JoinGroup or SyncGroup is pending."""
         return self._liveness_client.find_coordinator(deadline)
 
     @property

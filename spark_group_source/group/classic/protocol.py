@@ -37,7 +37,8 @@ JOIN_SLACK = 10.0
 """Seconds beyond the rebalance timeout within which the broker must respond to a JoinGroup."""
 
 MEMBERSHIP_ENDS = {ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorAction.FATAL}
-"""What a coordinator that does not know the member answers to its heartbeats: no pending request can succeed then."""
+"""What follows if the coordinator does not know the member that sends a heartbeat. No pending request of the member can
+succeed after that."""
 
 DISPUTED_TOPICS_CHECK = 10.0
 """Seconds until the next check of the topics after brokers contradicted each other."""
@@ -47,11 +48,10 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
     """The member's thread owns it, with its connections.
 
     Attributes:
-        _session_ends: when the session ends according to the last successful request: one session after it was sent.
-        _topics: the topics of the subscription.
-        _group_topics: only for the leader, the subscribed topics of all members, also those that do not exist now.
-        _partition_counts: only for the leader, the partition counts of these topics.
-        _returned: whether this static member was in the group and must check for unowned partitions, if known.
+        _session_ends: when the session ends: one session timeout after the last successful request was sent. _topics:
+        the topics of the subscription. _group_topics: only for the leader, the subscribed topics of all members, even
+        if they do not exist. _partition_counts: only for the leader, the partition counts of these topics. _returned:
+        whether this static member was in the group and must check for unowned partitions, if known.
     """
 
     first = Join()
@@ -118,7 +118,8 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
     def _while_join_or_sync_waits(self, me: ClassicMembership, apply: Apply) -> WhileWaiting:
         """Heartbeats on the second connection, to check that the coordinator still knows ``me``.
 
-        A pending JoinGroup or SyncGroup proves nothing: it may be lost, and other members own the partitions by now.
+        A pending JoinGroup or SyncGroup proves nothing: it may be lost, and other members may own the partitions by
+        now.
         """
 
         def heartbeat() -> RequestFailed | None:
@@ -135,7 +136,8 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
         return WhileWaiting(heartbeat, self.settings.heartbeat_interval)
 
     def _check_coordinator(self, me: ClassicMembership, apply: Apply) -> RequestFailed | None:
-        """Asks whether the coordinator still knows ``me``, or for a new member which broker that is."""
+        """Asks whether the coordinator still knows ``me``. For a new member, only looks up which broker is the
+        coordinator."""
         if me.generation == NO_GENERATION:
             # The coordinator accepts no heartbeat of a new member before its join is complete.
             return self._requests.find_coordinator(self.within(self.settings.heartbeat_timeout))
@@ -183,7 +185,8 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
         return Outcome((result.joined,))
 
     def _sync(self, me: ClassicMembership, apply: Apply) -> Outcome:
-        """Syncs: as the leader with every member's assignment. Then this member's own is known."""
+        """Sends SyncGroup, which returns this member's assignment. The leader sends every member's assignment with
+        it."""
         assert self._join_result is not None, "a sync follows a join"
         assignment = self._assignment(self._join_result, me, apply)
         if isinstance(assignment, RequestFailed):
@@ -212,7 +215,7 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
         return True
 
     def _assignment(self, join_result: JoinResult, me: ClassicMembership, apply: Apply) -> Assignment | RequestFailed:
-        """Sends the assignments of all members if this one assigns, and returns its own."""
+        """Returns this member's assignment. If this member assigns, it first sends the assignments of all members."""
         try:
             assignments = self._assignments(join_result)
         except (OptionError, AuthenticationFailed):

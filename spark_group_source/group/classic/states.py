@@ -39,7 +39,8 @@ from spark_group_source.offsets import Partitions
 class Joined(Event):
     """JoinGroup succeeded: this member is in a new generation and does not know its assignment yet.
 
-    ``sent_in`` is the generation in which it joined: in that one it owned what the JoinGroup says.
+    ``sent_in`` is the generation in which the JoinGroup was sent, and in which the member owned the partitions that it
+    names.
     """
 
     member_id: str
@@ -86,8 +87,8 @@ class Sync(Request):
 
 @dataclass(frozen=True, slots=True)
 class ClassicMembership(Membership):
-    """``cooperative``: the member keeps its partitions through a rebalance. ``syncing``: it is in a new generation, and
-    waits for its assignment."""
+    """``cooperative``: the member keeps its partitions during a rebalance. ``syncing``: the member is in a new
+    generation, and waits for its assignment."""
 
     cooperative: bool = True
     syncing: bool = False
@@ -175,6 +176,6 @@ def _retry(membership: ClassicMembership, rediscover: bool) -> Step:
     backoff: list[Action] = [AwaitBackoff(rediscover)]
     if membership.phase is not Phase.JOINING:
         return membership, backoff
-    # A sync without a response is a new join: the response may have been lost with the connection.
+    # A sync without a response leads to a new join, because the response may have been lost with the connection.
     joining, join = _join(membership)
     return joining, backoff + join

@@ -1,7 +1,7 @@
 """The messages of KIP-848, which kafka-python 3.0 does not have: ConsumerGroupHeartbeat and ConsumerGroupDescribe.
 
-kafka-python's message classes encode and decode them by the schemas beside this module. It finds the class of a
-response by the API key of its request, so the responses have a class too.
+kafka-python's message classes encode and decode them by the schemas in this directory. kafka-python finds the class of
+a response by the API key of its request, so the responses have classes too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LEAVE_FOR_NOW = -2
 
 
 def build_request(me: ConsumerMembership, settings: GroupSettings) -> Any:
-    """Builds a heartbeat that reports everything to a new coordinator, and to another only what has changed.
+    """Builds a heartbeat. It reports only what has changed since the last answer, or everything without such an answer.
 
     The instance id goes with every heartbeat: without it, the coordinator would not detect a fenced static member.
     """

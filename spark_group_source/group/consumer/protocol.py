@@ -44,14 +44,15 @@ log = logging.getLogger(__name__)
 
 
 MIN_WAIT = 1.0
-"""Minimum seconds for a lookup or a heartbeat on the member's thread, also if the brokers' interval is shorter."""
+"""Minimum seconds for a lookup or a heartbeat on the member's thread, even if the brokers' interval is shorter."""
 
 HEARTBEAT_INTERVAL = 5.0
-"""Seconds between two heartbeats until a response says otherwise: the brokers' default."""
+"""Seconds between two heartbeats until a response names the interval: the brokers' default."""
 
 JOIN_INTERVAL = 1.0
 """Seconds between two heartbeats after a join without partitions, until the other members have sent a heartbeat: the
-partitions come as those revoke them. Coordinators of Kafka 4.3 and later also assign only once a second by default."""
+partitions come as the other members revoke them. By default, coordinators of Kafka 4.3 and later assign only once a
+second."""
 
 
 DENIED_TOPICS_CHECK = 10.0
@@ -65,9 +66,9 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
     ``_was_member`` tells whether a heartbeat was ever accepted.
     ``_joined`` tells whether a join was sent: the coordinator may have the member even if it has not answered.
     ``_joining_until`` is when a join without partitions ends, in seconds of the clock. Until then the listener is
-    notified of partitions only; ``_has_assignment`` tells whether it was. ``_session_timeout`` is the group's in
-    seconds, if the brokers have said it, or else the brokers' default; ``_session_asked`` tells whether they were ever
-    asked. Until ``_late_until`` a heartbeat that got no answer may still arrive.
+    notified of partitions only; ``_has_assignment`` tells whether it was. ``_session_timeout`` is the group's session
+    timeout in seconds if the brokers have returned it, or else the brokers' default; ``_session_asked`` tells whether
+    they were asked. Until ``_late_until``, a heartbeat without an answer may still arrive.
     """
 
     first = Heartbeat()
@@ -200,7 +201,7 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         self._joining_until = self.clock() + others
 
     def joined(self) -> None:
-        """Asks for the group's session timeout, of which heartbeats say nothing."""
+        """Requests the group's session timeout, which no answer to a heartbeat contains."""
         deadline = self._until_heartbeat(self.within(MIN_WAIT))
         found = session_timeout(self.client, self.settings.group_id, deadline)
         first_time = not self._session_asked

@@ -1,4 +1,4 @@
-"""The session timeout of a KIP-848 group, which only the configuration of the group or of the brokers has."""
+"""The session timeout of a KIP-848 group, from the configuration of the group or the brokers: no heartbeat has it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = {GROUP: "consumer.session.timeout.ms", BROKER: "group.consumer.session.t
 
 
 def session_timeout(client: CoordinatorClient, group_id: str, deadline: Deadline) -> float | None:
-    """The session timeout in seconds as the coordinator has it; ``None`` if it does not say.
+    """The session timeout in seconds, from the coordinator; ``None`` if it does not return it.
 
     Each request needs the right DESCRIBE_CONFIGS, on the group or on the cluster.
     """

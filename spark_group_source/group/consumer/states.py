@@ -9,11 +9,12 @@ partitions. Pure.
 
 :func:`step` takes an event and returns the new state and the actions to perform. What both protocols have in common
 (:mod:`.membership`) decides about the partitions; its acknowledgement is a heartbeat at once. A member joins with epoch
-0, under an id of its own that it keeps. Its first heartbeat reports everything, the next ones only what has changed
-since the last answer. After a failure the next one reports everything: the failed one may have arrived, and another
-broker may be the coordinator.
+0, under an id that it chooses and keeps. Its first heartbeat reports everything, later heartbeats only what has changed
+since the last answer. After a failure, the next heartbeat reports everything, because the failed heartbeat may have
+arrived, and another broker may be the coordinator.
 
-The coordinator names partitions by topic id. Those of a topic are not owned until a lookup returns its name.
+The coordinator names partitions by topic id. The partitions of a topic are not owned until a lookup returns the topic's
+name.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ TopicIdPartitions = frozenset[TopicIdPartition]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a heartbeat says about a member; ``generation`` is its epoch, and below 0 the member joins."""
+    """The report about a member in a heartbeat. ``generation`` is the member's epoch; below 0, the member joins."""
 
     generation: int
     topics: frozenset[str]
@@ -85,14 +86,14 @@ class TopicsFound(Event):
 
 @dataclass(frozen=True, slots=True)
 class Subscribed(Event):
-    """The query's subscription consists of these topics now."""
+    """The query's subscription now consists of these topics."""
 
     topics: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class FindTopics(Action):
-    """Look up the names of the subscribed topics: the assignment has one without a name."""
+    """Look up the names of the subscribed topics, because the assignment has a topic without a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class ConsumerMembership(Membership):
 
     @property
     def report(self) -> Report:
-        """What the next heartbeat says."""
+        """The report in the next heartbeat."""
         owned = frozenset(TopicIdPartition(self.topic_ids[tp.topic], tp.partition) for tp in self.owned)
         return Report(self.generation, self.topics, owned)
 
@@ -163,7 +164,7 @@ def _answered(membership: ConsumerMembership, event: HeartbeatAnswered) -> Consu
 
 
 def _found(membership: ConsumerMembership, names: Mapping[UUID, str]) -> ConsumerMembership:
-    """Takes the names of a lookup, and of earlier ones those that the member still needs."""
+    """Takes the names that a lookup found, and keeps earlier names that the member still needs."""
     needed = {topic_id for topic_id, _ in membership.assignment}
     needed.update(membership.topic_ids.values())
     kept = dict(names)
