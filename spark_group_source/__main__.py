@@ -26,6 +26,9 @@ UNAVAILABLE = 1
 INVALID_ARGUMENTS = 2
 """The exit code for invalid arguments, which argparse also uses."""
 
+SIMILAR = 0.4
+"""The least similarity of an unknown error code with the code that the command suggests."""
+
 _TOPIC_OPTIONS = {"subscribe", "subscribepattern", "assign"}
 _SECTION = re.compile(r"^### ([A-Z_]+)\n\n(.*?)\s*(?=^##)", re.M | re.S)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
@@ -44,8 +47,9 @@ def explain(args: argparse.Namespace) -> str:
         return "\n".join(f"{code:23} {section.splitlines()[0]}" for code, section in found.items())
     code = args.code.strip("[] .").upper()
     if code not in found:
-        nearest = difflib.get_close_matches(code, found, n=1, cutoff=0.0)[0]
-        raise OptionError(f"No error has the code '{args.code}'.", f"The nearest code is {nearest}.")
+        nearest = difflib.get_close_matches(code, found, n=1, cutoff=SIMILAR)
+        advice = f"The nearest code is {nearest[0]}." if nearest else "Without a code, the command lists all codes."
+        raise OptionError(f"No error has the code '{args.code}'.", advice)
     return f"{code}\n\n{found[code]}"
 
 

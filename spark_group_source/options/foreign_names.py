@@ -73,7 +73,12 @@ KAFKA = (
     Family(
         "stores are PEM files, where only private keys have a password",
         "Set 'kafka.ssl.key.password'.",
-        "ssl.truststore.password ssl.keystore.password",
+        "ssl.keystore.password",
+    ),
+    Family(
+        "the truststore is a PEM file, which has no password",
+        "Remove it. The error for a Java store contains the command that converts it to PEM.",
+        "ssl.truststore.password",
     ),
     Family(
         "the source uses no Java classes; OpenSSL encrypts and kafka-python authenticates",

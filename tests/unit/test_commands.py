@@ -193,7 +193,7 @@ def test_options_come_from_a_file_and_the_command_line_takes_precedence(
         ("group.id=g", "Neither --bootstrap-servers nor --command-config names 'kafka.bootstrap.servers'"),
         ("bootstrap.servers=b1:1", "or a properties file with the line group.id=..."),
         ("bootstrap.servers=b1:1\ngroup.id=g\nssl.truststore.type=JKS\nsecurity.protocol=SSL", "keytool -list"),
-        ("bootstrap.servers=b1:1\ngroup.id=g\nssl.truststore.password=s3cret", "Set 'kafka.ssl.key.password'"),
+        ("bootstrap.servers=b1:1\ngroup.id=g\nssl.truststore.password=s3cret", "Remove it. The error for a Java store"),
         ("bootstrap.servers=b1:1\ngroup.id=g\nsasl.password=s3cret", "'kafka.sasl.password' has no effect"),
     ],
 )

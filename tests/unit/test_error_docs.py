@@ -87,6 +87,11 @@ def test_an_unknown_code_is_an_error_that_names_the_nearest(capsys: pytest.Captu
         assert f"No error has the code '{written}'. The nearest code is {nearest}." in shown.err
 
 
+def test_a_code_like_no_other_leads_to_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "NOPE"]) == 2
+    assert "No error has the code 'NOPE'. Without a code, the command lists all codes." in capsys.readouterr().err
+
+
 def test_a_closed_pipe_ends_the_command_quietly() -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -135,7 +135,7 @@ ANSWERS = {
     "kafka.exclude.internal.topics": "'includeInternalTopics'",
     "kafka.allow.auto.create.topics": "never creates",
     "kafka.metric.reporters": "progress",
-    "ssl.truststore.password": "'kafka.ssl.key.password'",
+    "ssl.truststore.password": "converts it to PEM",
     "kafka.ssl.keystore.password": "'kafka.ssl.key.password'",
     "kafka.ssl.protocol": "'kafka.ssl.enabled.protocols'",
     "kafka.security.providers": "no Java classes",
