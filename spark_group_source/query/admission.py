@@ -16,9 +16,9 @@ MAX_OFFSETS, MAX_BYTES, TARGET = "maxOffsetsPerTrigger", "maxBytesPerTrigger", "
 
 
 class BatchLimits(NamedTuple):
-    """How much a batch may read; ``None`` is no limit. The batch ends at the lowest.
+    """How much a batch may read; ``None`` means no limit. The batch ends at the lowest limit.
 
-    ``to_target`` is whether ``targetBatchDuration`` applies, if it is set: not with the trigger ``once``.
+    ``to_target`` is whether ``targetBatchDuration`` applies if it is set. With the trigger ``once``, it does not.
     """
 
     max_offsets: int | None
@@ -66,18 +66,18 @@ class Admission:
         return admitted
 
     def planned(self, batch: BatchOffset) -> None:
-        """The batch begins now."""
+        """Notes that the batch begins now."""
         if self._duration is not None:
             self._duration.planned(batch)
         if self._has_limit and batch.reads():
             self.decided = self._admitted
 
     def requested_again(self) -> None:
-        """Spark requests the batch in flight again."""
+        """Notes that Spark requests the batch in flight again."""
         if self._duration is not None:
             self._duration.requested_again()
 
     def completed(self, *, may_have_waited: bool) -> None:
-        """The planned batch was completed; ``may_have_waited`` as for :meth:`DurationLimit.completed`."""
+        """Notes that the planned batch was completed. ``may_have_waited`` is as for :meth:`DurationLimit.completed`."""
         if self._duration is not None:
             self._duration.completed(may_have_waited=may_have_waited)

@@ -42,7 +42,8 @@ from spark_group_source.wire.stale_metadata import EveryBroker, topics_unknown_t
 log = logging.getLogger(__name__)
 
 TARGET_TIMEOUT = 30.0
-"""Maximum seconds until every partition has returned its end offset: without one the run would not be complete."""
+"""Maximum seconds until every partition has returned its end offset. Without all end offsets, the run would be
+incomplete."""
 
 UNKNOWN_TIMEOUT = 5.0
 """How many seconds a topic or partition may be unknown when the run begins: brokers learn of new ones one by one."""
@@ -68,12 +69,12 @@ _ITSELF = (
 class AvailableNowTarget:
     """The target of a run, and whether the group has reached it, by this member or another.
 
-    The run waits as long as the group makes progress, and as long as other members own the rest: one may be in a long
-    batch. A dead member stays in the group until its session ends. If there is no progress, and no other member owns
-    the rest, the run waits for a session and a rebalance: between the two rebalances of a hand-over no member owns the
-    partitions that a batch still reads. Without progress the run also scans the rest for records (:mod:`.tails`).
-    Only time between lookups that succeed counts: a batch of this query, or a lost answer, is no lack of progress.
-    ``availableNowTimeout`` limits the wait in any case.
+    The run waits as long as the group makes progress, and as long as other members own the remaining partitions: a
+    member may be in a long batch. A dead member stays in the group until its session ends. If there is no progress, and
+    no other member owns the remaining partitions, the run waits for a session and a rebalance: between the two
+    rebalances of a hand-over, no member owns the partitions that a batch still reads. Without progress, the run also
+    scans the remaining partitions for records (:mod:`.tails`). Only time between successful lookups counts: a batch of
+    this query, or a lost answer, is no lack of progress. ``availableNowTimeout`` limits the wait in any case.
 
     ``extended``: whether the run reads beyond its target.
     """
@@ -86,7 +87,7 @@ class AvailableNowTarget:
         options: SourceOptions,
         clock: Clock,
     ) -> None:
-        """``membership`` returns the membership of this query as it is now."""
+        """``membership`` returns the current membership of this query."""
         self._cluster = clients.cluster
         self._group_offsets = clients.offsets
         self._settings = settings
@@ -120,8 +121,8 @@ class AvailableNowTarget:
         Retriable errors are retried for :data:`TARGET_TIMEOUT`.
 
         Args:
-            owned: the partitions that this query owns. They exist, even if a broker does not know one of them.
-            readable: returns the partitions that the run is to read, of the partitions it is given.
+            owned: the partitions that this query owns. They exist, even if a broker does not know all of them.
+            readable: returns those of its argument that the run is to read.
 
         Raises:
             DataLoss: a topic or partition was deleted, and ``failOnDataLoss`` is true.
@@ -148,8 +149,8 @@ class AvailableNowTarget:
     def limit(self, end_offsets: Offsets) -> dict[TopicPartition, int]:
         """``end_offsets`` up to the target. Partitions that were added later are not read in this run.
 
-        A run that waits reads its own partitions beyond the target: another run that began at the same time may have a
-        later target there, and wait in turn for this one. That is no progress towards its own end.
+        A run that waits reads its own partitions beyond the target, because another run that began at the same time may
+        have a later target in them and wait for this run. Such a read is no progress towards this run's own end.
         """
         assert self._target is not None, "set_once() comes first"
         if self._extension_due:
@@ -174,23 +175,24 @@ class AvailableNowTarget:
         return group.state == STABLE
 
     def is_reached(self, own: Offsets | None = None) -> bool:
-        """Whether the group's commits have reached the target in every partition, or no record lies between.
+        """Whether the group's commits have reached the target in every partition, or no record lies between a commit
+        and it.
 
         Args:
-            own: where this query stands in partitions whose commits do not tell, or :data:`UNDECIDED`: the run does
-                not end before they reach the target too.
+            own: the offsets of this query in partitions whose commits do not show them, or :data:`UNDECIDED`. The run
+                does not end before these offsets reach the target too.
 
         Raises:
             GroupError: the group's offsets may not be read.
             DeadlineExceeded: no progress for as long as a dead member and a rebalance may take, while no other member
-                owns the rest; or for ``availableNowTimeout``.
+                owns the remaining partitions; or no progress for ``availableNowTimeout``.
         """
         if own is None:
             own = {}
         known = len(self._unreached)
         self._look_at_progress(own)
         if not self._unreached and self._target is not None and known < len(self._target):
-            # The group may have gone back meanwhile, after a truncation or by a reset: all are looked up again.
+            # A truncation or a reset may have moved the group back since, so all partitions are looked up again.
             self._unreached = dict(self._target)
             self._look_at_progress(own)
         self._check_progress()
@@ -200,7 +202,7 @@ class AvailableNowTarget:
         """Looks up the group's commits, and which members own the partitions that have not reached the target."""
         self._progress_at = min(self._progress_at, self._clock())
         deadline = Deadline.after(LOOKUP_TIMEOUT + self._settings.offset_fetch_timeout, self._clock)
-        unavailable: dict[TopicPartition, RequestFailed] = {}  # these are unreached, and the others make progress
+        unavailable: dict[TopicPartition, RequestFailed] = {}  # they count as unreached
         committed: dict[TopicPartition, CommittedOffset] | RequestFailed = {}
         if self._unreached:
             committed = self._group_offsets.committed(self._unreached, deadline, unavailable=unavailable)
@@ -217,7 +219,7 @@ class AvailableNowTarget:
             self._warn_without_progress(error)
 
     def _update_owners(self, looked_before: float | None) -> None:
-        """Looks up which other members own the rest, and counts the time without any.
+        """Looks up which other members own the remaining partitions, and counts the time without such members.
 
         Args:
             looked_before: when the lookup before this one succeeded, in seconds of the clock; ``None`` if it failed.
@@ -256,7 +258,8 @@ class AvailableNowTarget:
         self._remove({tp for tp in self._unreached if tp.topic in topics})
 
     def batch_planned(self, batch: BatchOffset) -> None:
-        """This query has planned a batch, which counts as progress until the next lookup, however long it takes.
+        """Notes a planned batch of this query, which counts as progress until the next lookup, however long the batch
+        takes.
 
         A batch that reads only beyond the target does not count.
         """
@@ -265,7 +268,7 @@ class AvailableNowTarget:
             self._progress_at = math.inf
 
     def wait(self) -> None:
-        """Waits before the next lookup; logs from time to time what the run waits for."""
+        """Waits before the next lookup. Logs at intervals which partitions the run waits for."""
         if self._status_lines.try_acquire():
             waits_for = "other members"
             if self._owners:
@@ -302,7 +305,8 @@ class AvailableNowTarget:
     def _update_progress(
         self, committed: Mapping[TopicPartition, CommittedOffset], own: Offsets, hidden: Partitions, deadline: Deadline
     ) -> None:
-        """``hidden`` are partitions whose commits the coordinator does not show now: they stay where they were."""
+        """``hidden`` are partitions whose commits the coordinator does not return now. They keep their last known
+        offsets."""
         # The owner of an empty partition may never commit it. Its earliest offset shows that it is empty.
         earliest = self._list_offsets(self._unreached.keys() - committed.keys(), EARLIEST, deadline)
         raise_or_skip_deleted(earliest.missing, self._fail_on_data_loss)
@@ -316,7 +320,7 @@ class AvailableNowTarget:
         self._keep_unreached(progress, hidden)
 
     def _progress(self, looked_up: Offsets, own: Offsets, hidden: Partitions) -> dict[TopicPartition, int]:
-        """Where the group stands in each partition, without what this query has yet to move or to commit."""
+        """The group's offset in each partition, or this query's own offset if that is lower."""
         progress = dict(self._committed)
         for tp, offset in looked_up.items():
             if tp not in hidden:
@@ -336,7 +340,8 @@ class AvailableNowTarget:
             if tp in hidden or self._is_left(tp, progress.get(tp, 0)):
                 unreached[tp] = end
         self._unreached = unreached
-        # Only these are looked up from here on. That the others are missing in the next lookup is no progress.
+        # Only these partitions are looked up from here on. The absence of the others from the next lookup is no
+        # progress.
         self._committed = {tp: progress[tp] for tp in unreached if tp in progress}
 
     def _is_left(self, tp: TopicPartition, progress: int) -> bool:
@@ -349,14 +354,14 @@ class AvailableNowTarget:
     def _scan_tails(
         self, progress: Offsets, committed: Mapping[TopicPartition, CommittedOffset], deadline: Deadline
     ) -> None:
-        """Looks for records in what is left of partitions that others own: the commits there do not move."""
+        """Looks for records in the rest of partitions that others own and whose commits do not move."""
         due = self._tails.due(self._tails_of_others(progress, committed))
         if not due:
             return
         begins: Offsets = {}
         try:
             begins = self._list_offsets(due, EARLIEST, deadline.at_most(SCAN_TIMEOUT)).offsets
-        except RetriableError as error:  # of partitions without a leader, which must not hide the others' progress
+        except RetriableError as error:  # partitions without a leader must not hide the progress of the others
             log.debug("group %s: no scan of what is left: %s", self._settings.group_id, error)
         if due.keys() - begins.keys():
             self._tails.failed()
@@ -365,14 +370,15 @@ class AvailableNowTarget:
     def _tails_of_others(
         self, progress: Offsets, committed: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, Tail]:
-        """What follows the commits of partitions that other members own."""
+        """The offsets after the commits of partitions that other members own."""
         others = self._unreached.keys() - self._membership().owned.keys()
         tails: dict[TopicPartition, Tail] = {}
         for tp in others & progress.keys():
             start, end = progress[tp], self._unreached[tp]
             if not UNDECIDED < start < end:
                 continue
-            # Other clients may read committed records only, whatever this query reads. Ours have committed with a tag.
+            # Clients of another kind may read committed records only, whatever this query reads. Members with this
+            # source commit with a tag.
             is_ours = tp in committed and committed[tp].tagged
             tails[tp] = Tail(start, end, self._read_committed or not is_ours)
         return tails
@@ -421,11 +427,11 @@ class AvailableNowTarget:
         )
 
     def _other_owners(self) -> list[str] | None:
-        """The other members that own what is left, or that may get it by a rebalance; ``None`` if unknown."""
+        """The other members that own the remaining partitions, or may get them in a rebalance; ``None`` if unknown."""
         group = self._describe()
         if group is None or group.members_hidden:
             return None
-        # Not by client id: kafka.client.id may give all members the same one.
+        # Members are not told apart by client id, because kafka.client.id may give all members the same one.
         me = self._membership().member_id
         owners: list[str] = []
         for member in group.members:
@@ -480,7 +486,7 @@ def _unknown_topics(topics: Mapping[str, Topic]) -> set[str]:
 
 
 def _may_be_new(unknown: set[str], missing: set[TopicPartition], unknown_until: Deadline) -> bool:
-    """Whether there are unknown topics or partitions of which brokers may not have learnt yet."""
+    """Whether there are unknown topics or partitions that the brokers may not have learned of yet."""
     if not unknown and not missing:
         return False
     return not unknown_until.expired()

@@ -42,7 +42,7 @@ def plan(
     """The range to read of each subscribed partition, empty ranges included.
 
     Args:
-        identity: learns the id of the cluster, which the tasks need.
+        identity: receives the id of the cluster, which the tasks need.
 
     Raises:
         BrokerUnavailable, DeadlineExceeded: not every partition returned its offsets in time.
@@ -84,7 +84,7 @@ class _BatchQuery:
     def _ranges(
         self, start: StartSpec, end: EndSpec, partitions: Partitions, topics: Mapping[str, Topic]
     ) -> list[OffsetRange]:
-        # The starts first: records that are written between the two lookups then lie within the range.
+        # The starts are looked up first, so that records written between the two lookups lie within the range.
         starts = self._starts(start, partitions)
         ends = self._resolve(end, partitions)
         if isinstance(start, FromCommitted):
@@ -143,7 +143,8 @@ class _BatchQuery:
         return self._before_divergence(offsets, epochs)
 
     def _before_divergence(self, committed: Offsets, epochs: Offsets) -> dict[TopicPartition, int]:
-        """The committed offsets; if a new leader has replaced records before one, the first replaced offset."""
+        """The committed offsets. If a new leader has replaced records before a committed offset, it is the first
+        replaced offset."""
         offsets = dict(committed)
         unconfirmed = dict(epochs)
         while unconfirmed:
@@ -161,10 +162,10 @@ class _BatchQuery:
         return offsets
 
     def _wait_for_leaders(self, epochs: Offsets) -> None:
-        """Waits before the leaders of these partitions are asked again.
+        """Waits before the next request to the leaders of these partitions.
 
         Raises:
-            DeadlineExceeded: no time is left to ask them.
+            DeadlineExceeded: no time is left for such a request.
         """
         backoff = self._cluster.options.retry_backoff_max
         if self._deadline.remaining() <= backoff + MIN_BROKER_TIMEOUT:

@@ -16,13 +16,13 @@ from spark_group_source.text import names
 log = logging.getLogger(__name__)
 
 _NUMBERS = re.compile(r"[0-9.]+")
-"""What differs between two texts about the same failure: how long something took."""
+"""The numbers in a text, such as durations, which differ between two texts about the same failure."""
 
 
 class CommitFailures:
     """Counts and logs failed commits. The committer calls it under a lock, for one commit at a time.
 
-    ``last`` tells the log why the latest commit failed. A successful commit empties it.
+    ``last`` is the reason why the latest commit failed, for the log. A successful commit empties it.
     """
 
     def __init__(self, options: SourceOptions, clock: Clock) -> None:
@@ -45,7 +45,8 @@ class CommitFailures:
         self._rejected_since = None
 
     def rejected_in_rebalance(self, why: str) -> None:
-        """A commit was rejected because the group has a new generation. This is routine: the next try names it.
+        """Notes that a commit was rejected because the group has a new generation. This is routine: the next try names
+        that generation.
 
         Warns if commits are rejected for longer than a session. By then the member should have the new generation, or
         be out of the group.
@@ -63,12 +64,12 @@ class CommitFailures:
             log.warning("group %s: all commits of the last %.0f s were rejected: %s", self._group_id, seconds, why)
 
     def failed(self, partitions: Collection[TopicPartition], why: str) -> None:
-        """A commit of these partitions has failed, for another reason.
+        """Notes that a commit of these partitions has failed for another reason.
 
         Raises:
             CommitFailed: there are too many failures in a row, and ``onCommitFailure`` is ``fail``.
         """
-        # Starts, batches and retries may all try at once, while a broker throttles this client.
+        # While a broker throttles this client, starts, batches and retries may all try at the same time.
         if self._count_timer.try_acquire():
             self._in_a_row += 1
         if self._options.on_commit_failure == "fail" and self._in_a_row > self._options.commit_retries:

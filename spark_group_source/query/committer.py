@@ -28,16 +28,17 @@ log = logging.getLogger(__name__)
 
 _REJECTED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorAction.STALE_EPOCH
 _REBALANCES = (*_REJECTED, ErrorAction.REJOIN)
-"""A commit gets these while the group moves to another generation: its rebalance decides, and no retry can."""
+"""The actions for a commit while the group moves to another generation. Only the rebalance resolves them, not a
+retry."""
 
 
 class Committer:
     """Commits the pending offsets of the tracker, for any thread, one commit at a time.
 
     ``_one_commit`` is held during a commit: two at once could arrive in the wrong order and move offsets back. It also
-    guards ``_failures`` and ``_metadata``. The member hears of each commit, because a revocation may wait for it, and
-    judges one that the coordinator rejects. The query alone reads ``_thread``, which runs the commit that it has begun,
-    and ``_error``, why that one failed, after the thread has ended.
+    guards ``_failures`` and ``_metadata``. The member is notified of each commit, because a revocation may wait for it,
+    and judges each commit that the coordinator rejects. Only the query reads ``_thread``, which runs the commit that
+    the query has begun, and ``_error``, the error of that commit, after the thread has ended.
     """
 
     def __init__(
@@ -70,17 +71,19 @@ class Committer:
         return self._failures.last
 
     def commit(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> bool:
-        """Commits the pending offsets of what ``me`` owns, within ``offsetCommit.timeoutMs``. Returns False on failure.
+        """Commits the pending offsets of the partitions that ``me`` owns, within ``offsetCommit.timeoutMs``. Returns
+        False on failure.
 
-        A failure is logged, and the next commit repeats it. The same holds if the other thread's commit takes half of
-        the time until the ``deadline``, or that has passed, and for partitions that the coordinator does not know.
+        A failure is logged, and the next commit includes the offsets again. It is also a failure if the ``deadline``
+        has passed, if another thread's commit takes half of the time until then, or if the coordinator does not know a
+        partition.
 
         Raises:
             CommitFailed: it has failed too often in a row, and ``onCommitFailure`` is ``fail``.
             AuthenticationFailed, GroupError: this client may not commit, or the brokers no longer accept it.
         """
         if not self._tracker.pending(me):
-            self._member.commits_changed()  # a revocation may wait for what is no longer pending
+            self._member.commits_changed()  # a revocation may wait for offsets that are no longer pending
             return True
         deadline = self._within_timeout(deadline)
         # The other half is for the response; without any time, the commit would count as failed.
@@ -99,8 +102,8 @@ class Committer:
         return deadline.at_most(self._timeout)
 
     def begin(self, me: Membership, clients: KafkaClients) -> None:
-        """As :meth:`commit`, but on a thread of its own, which alone uses ``clients``: Spark continues meanwhile. First
-        waits for the commit before, as :meth:`wait` does. Caller: the query."""
+        """As :meth:`commit`, but on a separate thread, which alone uses ``clients``, so that Spark continues meanwhile.
+        First waits for the previous commit, as :meth:`wait` does. Caller: the query."""
         self.wait()
         thread = threading.Thread(target=self._run, args=(me, clients), name="commit", daemon=True)
         try:
@@ -157,7 +160,7 @@ class Committer:
         fields = self._metadata.common_fields(me)
         offsets = {}
         for tp, owned in sent.items():
-            # The completed offset first: OffsetTracker.completed sets the checkpoint before it.
+            # The completed offset is read first, because OffsetTracker.completed sets the checkpoint before it.
             completed = owned.completed
             offsets[tp] = CommittedOffset(completed, self._metadata.text(owned, fields), owned.epoch)
         return offsets
@@ -197,7 +200,7 @@ class Committer:
         """Logs each partition once, until a commit of it succeeds, because the retries may continue for minutes.
 
         Raises:
-            TopicError: a permission is missing, and a retry is no use.
+            TopicError: a permission is missing, and a retry is useless.
         """
         if errors:
             self._retry_timer.restart()

@@ -127,14 +127,14 @@ class DataLossCheck:
         return True
 
     def _restart_recreated(self, ids: Mapping[str, str], me: Membership) -> None:
-        """Forgets all that is known of the former topics. Nothing else may keep an offset, an end or an epoch."""
+        """Forgets everything about the former topics. No other object may keep their offsets, ends or epochs."""
         self._end_offsets.forget(ids.keys())
         self._topic_ids.accept_recreated(ids)
         self.deleted -= ids.keys()
         self._assigned_partitions.restart_topics(ids, me, self._clients)
 
     def _raise_or_skip_deleted(self, start: BatchOffset, topics: set[str], me: Membership) -> None:
-        """Looks for deleted topics among those that the query has read and does not own now."""
+        """Looks for deleted topics among the topics that the query has read and does not own now."""
         if not self._fail_on_data_loss:
             self._restart_recreated_elsewhere(topics, me)
         read = topics_of(start.ranges)
@@ -144,11 +144,11 @@ class DataLossCheck:
         self.deleted |= deleted
         self._forget(self.deleted - read)
         if self._subscription.pattern is not None:
-            # Of topics that it never read, the query has lost nothing.
+            # In topics that it never read, the query has lost nothing.
             self._forget(self._topic_ids.unread_and_gone(topics_of(start.pinned_starts) - topics - read))
 
     def _restart_recreated_elsewhere(self, topics: set[str], me: Membership) -> None:
-        """Looks for recreated topics other than these. The query has no position in one, and resumes at the group's
+        """Looks for recreated topics other than these. The query has no position in them, and resumes at the group's
         commits."""
         others = self._topic_ids.read.keys() - topics
         if not others:
@@ -158,15 +158,15 @@ class DataLossCheck:
             self._restart_recreated(recreated, me)
 
     def _deleted_of(self, topics: set[str]) -> set[str]:
-        """Which of these topics the query still subscribes to, and were deleted."""
+        """Those of these topics that were deleted although the query still subscribes to them."""
         subscribed = {name for name in topics if self._subscription.matches(name)}
         if not subscribed:
             return set()
         return self._topic_ids.deleted(subscribed)
 
     def _forget(self, deleted: Set[str]) -> None:
-        """Forgets deleted topics: a pattern may match many. One that is recreated counts as added: it is read from
-        earliest too."""
+        """Forgets deleted topics, because a pattern may match many. If such a topic is recreated, it counts as added,
+        and is read from earliest too."""
         if not deleted:
             return
         forgotten = self._assigned_partitions.tracker.forget(deleted)
@@ -195,7 +195,8 @@ class DataLossCheck:
         self._assigned_partitions.rewind(offsets, epochs, owned, me, self._clients)
 
     def raise_or_accept_truncated(self, truncated: Offsets, offsets: Offsets, where: str) -> None:
-        """Accepts that logs end before ``offsets``: those records never come back. The log says ``where`` that is."""
+        """Accepts that logs end before ``offsets``, whose records never come back. The message says ``where`` the query
+        needs them."""
         for tp, end in sorted(truncated.items()):
             self._raise_or_warn(
                 f"{tp} ends at offset {end}, before offset {offsets[tp]} {where}",

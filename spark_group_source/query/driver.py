@@ -57,7 +57,7 @@ class Driver:
         self._looks_for_other_members = looks_for_other_members
         self._clock = clock
         self._client_id, self._application_id = options.wire.client_id, application_id
-        # Only the driver's connections need the protocol, and what a member knows of its coordinator is its own.
+        # Only the driver's connections need the protocol, and each member keeps its own knowledge of the coordinator.
         wire = replace(options.wire, consumer_protocol=options.group.consumer_protocol)
         group_id = options.group.group_id
         read = Permission(f"READ on group '{group_id}'", principal_of(wire), clock=clock)
@@ -107,7 +107,7 @@ class Driver:
 
         Raises:
             BrokerUnavailable: no broker answered in time.
-            OtherCluster: only brokers of another cluster than that of the checkpoint did.
+            OtherCluster: only brokers of another cluster than the checkpoint's answered.
             TopicError: a topic or an assigned partition does not exist, or may not be described or read.
             DataLoss: a topic or partition that the query has read was deleted.
             OptionError: the checkpoint is new, and an option names other partitions than those that exist.
@@ -160,7 +160,7 @@ class Driver:
         )
 
     def prepare_for_available_now(self) -> None:
-        """From here on the query reads up to the present end of every partition, and no further."""
+        """Limits the query to the current end of every partition."""
         self._planner.prepare_for_available_now()
 
     def plan_batch(self, start: BatchOffset, max_offsets: int | None, max_bytes: int | None = None) -> BatchOffset:
@@ -202,11 +202,11 @@ class Driver:
 
     @property
     def batch_in_flight(self) -> bool:
-        """Whether the source does not know yet that the last planned batch is complete."""
+        """Whether the last planned batch may still be incomplete, as far as the source knows."""
         return self._tracker.in_flight is not None
 
     def complete(self, end: BatchOffset) -> None:
-        """Spark has just completed the batch that ends at ``end``: commits it. Any other offset has no effect."""
+        """Commits the batch that ends at ``end``, which Spark has just completed. Any other offset has no effect."""
         self._complete(end, reported=True)
 
     def _complete(self, end: BatchOffset, *, reported: bool) -> None:
@@ -237,7 +237,8 @@ class Driver:
     def close(self, deadline: Deadline | None = None, completed: BatchOffset | None = None) -> None:
         """Commits what is completed, leaves the group and closes all connections, by the deadline.
 
-        The commits are retried until the time that the leave needs begins. What stays uncommitted is the last line.
+        The commits are retried until only the time for leaving the group remains. The last log line names the offsets
+        that stay uncommitted.
 
         Args:
             completed: the end of the batch in flight, if Spark has completed it.
@@ -258,7 +259,7 @@ class Driver:
             self._query_log.uncommitted(uncommitted, self._assigned_partitions.committer.last_failure)
 
     def _commit_before_leaving(self, deadline: Deadline) -> Owned:
-        """The last commits, within the deadline; returns what stays uncommitted."""
-        # If the commit in progress fails, the next tries repeat it.
+        """Makes the last commits, within the deadline. Returns the offsets that stay uncommitted."""
+        # If the commit in progress fails, the next tries include its offsets.
         self._assigned_partitions.committer.ended(within=min(self._options.commit_timeout, deadline.remaining()))
         return self._assigned_partitions.commit_before_leaving(self._member.snapshot, self._clients, deadline)

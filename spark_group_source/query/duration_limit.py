@@ -2,9 +2,10 @@
 
 A duration is the time from the plan of a batch to the report that Spark has completed it. So time without records, the
 wait for a trigger and ``minBatchInterval`` are no part of it. Without reports (see ``docs/guarantees.md``) the source
-learns of a completion when Spark plans the next batch, and a wait for the trigger lies between. Only the moment tells:
-Spark's ``ProcessingTimeExecutor`` starts batches at multiples of the interval since 1970, which are whole seconds, and
-at once after a batch that lasted longer. A batch that may have waited then counts as one of unknown duration.
+learns of a completion when Spark plans the next batch, and may have waited for the trigger in between. Only the time of
+the plan shows such a wait: Spark's ``ProcessingTimeExecutor`` starts batches at multiples of the interval since 1970,
+which are whole seconds, and at once after a batch that lasted longer. A batch that may have waited then counts as one
+of unknown duration.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ TRIGGER_DELAY = 0.1
 """How many seconds after a trigger a plan may begin and still seem to have waited for it."""
 
 MAX_SUSPENSION = 0.5
-"""Seconds for which the machine may be suspended during a batch that counts. In more, connections may break."""
+"""Maximum seconds for which the machine may be suspended during a batch that counts. In longer suspensions, connections
+may break."""
 
 UNREACHABLE_BATCHES = 5
-"""After so many batches in a row whose fixed costs are too high, the log says so."""
+"""Number of batches in a row with too high fixed costs after which a warning is logged."""
 
 UNREACHABLE_INTERVAL = 1800.0
 """Minimum seconds between two such warnings."""
@@ -50,14 +52,14 @@ class DurationLimit:
 
     @property
     def reason(self) -> str:
-        """Why the next batch may read as much as it may."""
+        """The reason for the limit of the next batch."""
         last = self._pace.last
         if last is None:
             return "no batch has been measured yet"
         return f"the last batch took {last.seconds:.1f} s for {last.offsets:,} offsets"
 
     def limit(self, positions: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
-        """``ends``, or earlier ones if a batch from ``positions`` would take longer than the target.
+        """``ends``, or earlier offsets if a batch from ``positions`` would take longer than the target.
 
         Each partition then reads the same part of its offsets, at least one.
         """
@@ -72,17 +74,17 @@ class DurationLimit:
         return admit(positions, ends, allowed)
 
     def planned(self, batch: BatchOffset) -> None:
-        """The batch begins now."""
+        """Notes that the batch begins now."""
         self._planned = batch
         self._planned_at = self._clock()
         self._suspended = suspended_seconds()
 
     def requested_again(self) -> None:
-        """Spark requests the batch in flight again: when it really began is unknown."""
+        """Notes that Spark requests the batch in flight again, so that its real beginning is unknown."""
         self._planned = None
 
     def completed(self, *, may_have_waited: bool) -> None:
-        """The planned batch was completed.
+        """Notes that the planned batch was completed.
 
         Args:
             may_have_waited: whether Spark may have completed it long ago, and then waited for the trigger.
@@ -99,7 +101,7 @@ class DurationLimit:
         self._warn_if_unreachable()
 
     def _measured(self) -> MeasuredBatch | None:
-        """The batch with its duration until now; ``None`` if it teaches nothing."""
+        """The batch with its duration until now; ``None`` if the duration shows nothing about the costs."""
         if self._planned is None:
             return None
         if suspended_seconds() - self._suspended > MAX_SUSPENSION:

@@ -62,8 +62,8 @@ class EndOffsets:
 
         If nothing lies beyond ``positions`` the call waits until the next lookup is due, because Spark polls an idle
         source a hundred times a second. During an outage it returns the end offsets of the last lookup.
-        The result lacks partitions that no lookup has found, and deleted partitions if ``failOnDataLoss`` is false.
-        Partitions whose leader is unavailable are looked up less often than the others.
+        The result leaves out partitions that no lookup has found, and deleted partitions if ``failOnDataLoss`` is
+        false. Partitions whose leader is unavailable are looked up less often than the others.
 
         Raises:
             DataLoss: a partition was deleted.
@@ -78,7 +78,7 @@ class EndOffsets:
         return self._known_ends(positions)
 
     def _interval(self, partitions: int) -> float:
-        """Seconds between two lookups of so many partitions."""
+        """Seconds between two lookups of this number of partitions."""
         longest = max(MAX_INTERVAL, MAX_INTERVAL_PER_PARTITION * partitions)
         idle_for = self._clock() - self._advanced_at
         return min(max(idle_for / IDLE_FACTOR, MIN_INTERVAL), longest)
@@ -95,7 +95,7 @@ class EndOffsets:
         return {tp: self.known[tp] for tp in positions if tp in self.known}
 
     def forget(self, topics: Collection[str]) -> None:
-        """Forgets these topics, which were recreated: the ends and epochs are those of the former topics."""
+        """Forgets these recreated topics, because the known ends and epochs belong to the former topics."""
         self.known = _without(topics, self.known)
         self.epochs = _without(topics, self.epochs)
         self._deleted = set(without_topics(self._deleted, topics))
@@ -104,11 +104,11 @@ class EndOffsets:
         self.expire()
 
     def expire(self) -> None:
-        """A batch was completed: the next call looks the ends up again."""
+        """Makes the next call look up the ends again, because a batch was completed."""
         self._looked_up_at = float("-inf")
 
     def _refresh(self, partitions: Set[TopicPartition]) -> None:
-        """Looks up the ends of these partitions, as far as a lookup of each is due."""
+        """Looks up the ends of those of these partitions whose lookup is due."""
         if self._clock() - self._deleted_at > UNKNOWN_INTERVAL:
             self._deleted = set()
         leaderless = self._probe.partitions & partitions
@@ -131,7 +131,7 @@ class EndOffsets:
         self._keep(current, partitions)
 
     def _keep(self, current: Offsets, partitions: Set[TopicPartition]) -> None:
-        """Keeps the ends that the lookup has found, and for the rest of ``partitions`` those of the lookup before."""
+        """Keeps the ends that the lookup has found, and the former ends of the rest of ``partitions``."""
         ends: dict[TopicPartition, int] = {}
         for tp, end in self.known.items():
             if tp in partitions and tp not in self._deleted:
@@ -144,7 +144,7 @@ class EndOffsets:
             self._advanced_at = self._looked_up_at
 
     def _list_ends(self, partitions: Set[TopicPartition], timeout: float) -> ListedOffsets:
-        """The ends that leaders return within so many seconds."""
+        """The ends that leaders return within this number of seconds."""
         return list_offsets(
             self._cluster,
             dict.fromkeys(partitions, LATEST),

@@ -2,7 +2,7 @@
 
 Leader epochs show whether a new leader has lost records (KIP-320). The epoch of a position is the epoch of a leader
 whose log held all records before the position. If a later leader's log ends that epoch before the position, the log has
-diverged: records are lost or replaced, however long it is now.
+diverged: records are lost or replaced, however long the log is now.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ MIN_BACKOFF, BACKOFF_FACTOR = 0.3, 3.0
 """Backoff after a lookup without an answer: minimum seconds, and the multiple of the time that the lookup took."""
 
 OLDER_EPOCH_TIMEOUT = 60.0
-"""How many seconds a leader may have an older epoch than the position: a replaced leader learns of that late. After
-that the cluster counts as restored from an older copy, and the epochs as invalid."""
+"""How many seconds a leader may have an older epoch than the position: a replaced leader may learn late that it was
+replaced. After this time, the cluster counts as restored from an older copy, and the epochs as invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTruncation:
-    """A log that has diverged: before a position it no longer holds the records of leader epoch ``epoch``.
+    """A log that has diverged: it no longer holds the records of leader epoch ``epoch`` up to a position.
 
-    ``leader`` is the epoch of the present leader, and ``end`` the first offset that is lost or replaced. ``end`` is
+    ``leader`` is the epoch of the current leader, and ``end`` the first offset that is lost or replaced. ``end`` is
     ``UNDEFINED_EPOCH_OFFSET`` if the leader is older than the position.
     """
 
@@ -60,14 +60,15 @@ class LogTruncation:
         )
 
     def resumes_at(self, position: int) -> int:
-        """Where a query at this position continues. A leader that is older than the position does not know where."""
+        """The offset at which a query at this position continues: the position itself if the leader is older than
+        it."""
         if self.end == UNDEFINED_EPOCH_OFFSET:
             return position
         return self.end
 
 
 class LeaderAnswer(Enum):
-    """What a leader's answer about the epoch of a position says of the records before the position."""
+    """What a leader's answer about the epoch of a position shows about the records before the position."""
 
     LEADER_IS_OUTDATED = "it is older than the leader in the metadata, which has not caught up with it"
     EPOCH_IS_UNKNOWN = "it is older than the position"
@@ -76,7 +77,7 @@ class LeaderAnswer(Enum):
 
 
 def answer_about(position: int, answer: EpochEndOffset, leader_epoch: int) -> LeaderAnswer:
-    """Which case an answer is. ``leader_epoch`` is that of the leader in the metadata."""
+    """The case of an answer. ``leader_epoch`` is the epoch of the leader in the metadata."""
     if UNKNOWN_EPOCH < answer.leader_epoch < leader_epoch:
         return LeaderAnswer.LEADER_IS_OUTDATED
     if answer.end_offset == UNDEFINED_EPOCH_OFFSET:
@@ -104,7 +105,8 @@ class EpochCheck:
     def diverged(self, owned: Owned, leader_epochs: Offsets) -> dict[TopicPartition, LogTruncation]:
         """Positions before which records were lost or replaced, according to the leaders with these epochs.
 
-        There is no request while the epochs are those of the positions. Those in ``owned`` are the new ones then.
+        No request is sent while the leaders have the epochs of the positions. After a successful check, the positions
+        in ``owned`` have the new epochs.
         """
         changed = _changed_epochs(owned, leader_epochs)
         to_check: dict[TopicPartition, int] = {}
@@ -152,7 +154,7 @@ class EpochCheck:
         return self._clock() - self._older_since.setdefault(tp, self._clock()) > OLDER_EPOCH_TIMEOUT
 
     def _answers(self, epochs: Offsets) -> dict[TopicPartition, EpochEndOffset]:
-        """Where the leaders say that these epochs end. Empty until the next lookup is due."""
+        """The ends of these epochs, according to the leaders. Empty until the next lookup is due."""
         if not epochs:
             return {}
         if epochs.keys() <= self.unconfirmed and self._clock() < self._retry_at:

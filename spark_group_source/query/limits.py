@@ -51,7 +51,7 @@ def total_backlog(positions: Offsets, end_offsets: Offsets) -> int:
 
 
 def backlogs(positions: Offsets, end_offsets: Offsets) -> dict[TopicPartition, int]:
-    """The number of offsets from each position to the end, of partitions with a known end behind the position."""
+    """The number of offsets from each position to the end, for partitions with a known end after the position."""
     found: dict[TopicPartition, int] = {}
     for tp, position in positions.items():
         backlog = end_offsets.get(tp, position) - position
@@ -73,8 +73,9 @@ SAMPLE_SHARE = 16
 """The samples of one batch from one broker are at most this part of the limit, or one record batch."""
 
 MAX_OFFSET_SIZE = 1024 * 1024
-"""Maximum bytes per offset, as brokers limit record batches by default. A batch with so few offsets that even these fit
-into the limit is not sampled. What earlier samples say does not count here, because sizes may change at any time."""
+"""Maximum bytes per offset, as brokers limit record batches by default. If a batch has so few offsets that it fits into
+the limit even at this size, nothing is sampled. Earlier samples do not count here, because sizes may change at any
+time."""
 
 
 class ByteLimit:
@@ -108,11 +109,12 @@ class ByteLimit:
         return {tp: positions[tp] + counts.get(tp, 0) for tp in ends}
 
     def _forget_others(self, positions: Offsets) -> None:
-        """Forgets the samples of other partitions: if one comes back, its next records may have other sizes."""
+        """Forgets the samples of other partitions: if the query owns one again, its next records may have other
+        sizes."""
         self._sizes = {tp: size for tp, size in self._sizes.items() if tp in positions}
 
     def _starts_without_sample(self, positions: Offsets, partitions: Offsets) -> dict[TopicPartition, int]:
-        """The positions of those of these partitions that have no sample."""
+        """The positions of the partitions without a sample."""
         return {tp: positions[tp] for tp in partitions if tp not in self._sizes}
 
     def _estimates(self, partitions: Offsets) -> dict[TopicPartition, float]:
@@ -124,7 +126,7 @@ class ByteLimit:
         return {tp: self._sizes.get(tp, mean) for tp in partitions}
 
     def _sample(self, offsets: Offsets, max_bytes: int) -> None:
-        """Samples the record batches at these offsets, of partitions whose leaders are not backed off from."""
+        """Samples the record batches at these offsets, unless the leader of a partition has recently not answered."""
         now = self._clock()
         due = self._due(offsets, now)
         if not due:
@@ -159,7 +161,7 @@ class ByteLimit:
             topics = self._cluster.topics(topics_of(offsets), deadline)
             return sample_sizes(self._cluster, topics, offsets, share, deadline)
         except GroupSourceError as error:
-            # Tasks report what keeps records from being read. Until then the batch relies on other estimates.
+            # Tasks report errors that keep records from being read. Until then, the batch relies on other estimates.
             log.debug("no sample of sizes: %s", error)
             return Samples({}, set(offsets))
 

@@ -12,13 +12,13 @@ class Lineages:
         self._latest = 0
 
     def note(self, lineages: Iterable[int]) -> None:
-        """This query has seen these lineages."""
+        """Notes lineages that this query has seen."""
         self._latest = max([self._latest, *lineages])
 
     def begin(self, at: float) -> int:
         """A lineage that begins at this time, in seconds since 1970.
 
-        It is later than all others this query has seen, also if the clocks of two machines differ.
+        It is later than all lineages that this query has seen, even if the clocks of two machines differ.
         """
         self._latest = max(round(at * 1000), self._latest + 1)
         return self._latest

@@ -16,13 +16,13 @@ class LoggedOffsets(NamedTuple):
     """What a query knows of partitions that start.
 
     Attributes:
-        ranges: the ranges that were planned last, or the offsets to which records that were lost moved it.
-        given_up: the beginnings of the batches in which it gave partitions up.
-        replaced: commits that were there when it began the lineage of the range, while none of its own has arrived.
-        recreated: partitions of topics that were recreated since it logged or pinned them. The group's commits are in
-            the new ones: Kafka deletes those of a deleted topic.
-        checkpoint: the id of the checkpoint; empty if no logged batch has one.
-        pinned: the pinned starts of the others, as of the same moment: a batch that is logged takes them away.
+        ranges: the ranges that were planned last, or the offsets to which lost records have moved the query. given_up:
+        the beginnings of the batches in which the query gave partitions up. replaced: the commits that the group had
+        when the query began the lineage of the range, until a commit of the query has arrived. recreated: partitions of
+        topics that were recreated since the query logged or pinned them. The group's commits are in the new topics,
+        because Kafka deletes the commits of a deleted topic. checkpoint: the id of the checkpoint; empty if no logged
+        batch has one. pinned: the pinned starts of the other partitions at the same moment. A logged batch removes
+        them.
     """
 
     ranges: dict[TopicPartition, OffsetRange]
@@ -41,7 +41,7 @@ class GivenUp(NamedTuple):
 
 
 class ReplacedCommit(NamedTuple):
-    """The commit that was there when the query began a lineage."""
+    """The commit that the group had when the query began a lineage."""
 
     lineage: int
     commit: CommittedOffset
@@ -52,12 +52,12 @@ class OffsetHistory:
 
     Attributes:
         ranges: the range of each partition in the last batch that was planned with it, or in the checkpoint.
-        in_log: the offset of the last batch that Spark has logged for certain: the checkpoint's or a completed one.
-        pinned: the pinned starts of the query.
+        in_log: the offset of the last batch that Spark has certainly logged: the batch in the checkpoint, or a
+        completed one. pinned: the pinned starts of the query.
 
-    ``_given_up`` has the partitions that were lost in mid-batch, until they start again. ``_replaced`` has, by
-    partition, the commit that was there when this query began a lineage, until it has committed. ``_found_recreated``
-    are topics that a lookup of start positions found to be recreated, until the query checks them.
+    ``_given_up`` has the partitions that were lost during a batch, until they start again. ``_replaced`` has, by
+    partition, the commit that the group had when this query began a lineage, until the query has committed.
+    ``_found_recreated`` are topics that a lookup of start positions found to be recreated, until the query checks them.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class OffsetHistory:
     def of_starting(self, partitions: Partitions, ids: Mapping[str, str]) -> LoggedOffsets:
         """What this query has logged of partitions that start in topics with these ids.
 
-        It notes recreated topics for :meth:`take_recreated`.
+        Notes recreated topics for :meth:`take_recreated`.
         """
         recreated = self._recreated(partitions, ids)
         known = partitions - recreated
@@ -115,14 +115,14 @@ class OffsetHistory:
         return recreated
 
     def range_in(self, tp: TopicPartition, topic_id: str) -> OffsetRange | None:
-        """The range that this query logged last for the partition, if that may be in the topic with this id."""
+        """The range that this query logged last for the partition, unless it was in a topic with another id."""
         logged = self.ranges.get(tp)
         if logged is None or not may_be_same(logged.topic_id, topic_id):
             return None
         return logged
 
     def checkpoint_with(self, tp: TopicPartition, owned: OwnedPartition) -> str:
-        """The checkpoint's id if it holds what may be committed of a partition as the end of a batch; else empty."""
+        """The checkpoint's id if its log has the offset to commit as the end of a batch; else empty."""
         read = self.in_log.ranges.get(tp)
         if read is None or not may_be_same(read.topic_id, owned.topic_id):
             return ""
@@ -139,26 +139,27 @@ class OffsetHistory:
             return
         if start.lineage is None:
             self._replaced[tp] = ReplacedCommit(lineage, committed)
-        else:  # another commit has followed it: the same one again is a decision of its own
+        else:  # another commit has followed: the former one again would be a new decision
             self._replaced.pop(tp, None)
 
     def planned(self, batch: BatchOffset) -> None:
-        """Spark gets this batch, and logs it before it runs it."""
+        """Notes a batch that Spark gets, and logs before it runs it."""
         self.ranges |= batch.ranges
         self.pinned = self.pinned.without(batch.ranges)
 
     def lost_in_batch(self, tp: TopicPartition, owned: OwnedPartition) -> None:
-        """The query gives up a partition that the batch in flight reads."""
+        """Notes that the query gives up a partition that the batch in flight reads."""
         self._given_up[tp] = GivenUp(owned.lineage, owned.completed)
 
     def committed(self, partitions: Collection[TopicPartition]) -> None:
-        """The group has a commit of this query for these partitions: the former ones are replaced, and reset."""
+        """Notes that the group has a commit of this query for these partitions, which replaces former commits and
+        completes resets."""
         for tp in partitions:
             self._replaced.pop(tp, None)
         self.pinned = self.pinned.without_resets(partitions)
 
     def restart_topics(self, ids: Mapping[str, str]) -> None:
-        """These topics were recreated, with these ids: forgets all offsets in the former ones."""
+        """Forgets all offsets in the former topics of these names, because the topics were recreated with these ids."""
         ranges = {}
         for tp, read in self.ranges.items():
             if read.topic_id == ids.get(tp.topic, read.topic_id):
@@ -175,7 +176,7 @@ class OffsetHistory:
 
 
 def _under_other_ids(known_ids: Mapping[TopicPartition, str], ids: Mapping[str, str]) -> set[str]:
-    """The topics that have another id in ``ids`` than one of their partitions is known to be in."""
+    """The topics whose id in ``ids`` differs from the known id of one of their partitions."""
     topics = set()
     for tp, known_id in known_ids.items():
         if not may_be_same(known_id, ids.get(tp.topic, "")):

@@ -1,4 +1,4 @@
-"""What the group's description says about other members: those of this application, and those that a join waits for."""
+"""Other members in the group's description: members of this application, and members that a join waits for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_group_source.text import some
 log = logging.getLogger(__name__)
 
 DESCRIBE_TIMEOUT = 2.0
-"""Maximum seconds for one description of the group: the start of the query waits for it."""
+"""Maximum seconds for one description of the group, for which the start of the query waits."""
 
 
 def other_client_ids(members: Iterable[MemberDescription], client_id: str, application_id: str) -> list[str]:
@@ -28,7 +28,7 @@ def other_client_ids(members: Iterable[MemberDescription], client_id: str, appli
 def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, application_id: str, clock: Clock) -> None:
     """Logs which other members of the group belong to this application.
 
-    One lookup at the start of each query is enough: of two queries the later one sees the other. Where the user's
+    One lookup at the start of each query is enough, because the later of two queries sees the other. Where the user's
     process checks the queries (:mod:`spark_group_source.spark.start_checks`), it knows them by name, and warns.
     """
     if not application_id:
@@ -59,7 +59,7 @@ def _warn_of_others(client_ids: list[str], group_id: str) -> None:
 
 
 def why_unassigned(offsets: GroupOffsets, client_id: str, clock: Clock) -> str:
-    """What a join without an answer waits for, as the group's description shows."""
+    """The reason why a join has no answer, from the group's description."""
     try:
         group = offsets.describe(Deadline.after(DESCRIBE_TIMEOUT, clock))
     except GroupSourceError as error:

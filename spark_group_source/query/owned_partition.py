@@ -12,7 +12,7 @@ from spark_group_source.offsets import NO_LINEAGE, UNKNOWN_EPOCH, OffsetRange, T
 from spark_group_source.query.starts.rules import Start, StartRule
 
 MAX_LOOKUPS = 2
-"""Lookups of a start, one of which may be cut short by the next heartbeat, after which no revocation waits for it."""
+"""Lookups of a start after which no revocation waits for it. The next heartbeat may cut one of them short."""
 
 MAX_REJECTIONS = 3
 """Rejected commits of a partition in a row after which no revocation waits for it. The first may be the answer of a
@@ -22,24 +22,19 @@ coordinator with old metadata."""
 @dataclass(slots=True, eq=False)
 class OwnedPartition:
     """One partition from its assignment to its revocation or loss. A rewind or a recreated topic replaces the record,
-    so that nothing that was looked up or sent before counts for it.
+    so that earlier lookups and requests do not affect the new one.
 
     Attributes:
-        since: the generation that assigned it, and since which it has been owned.
-        assigned_id: the id of the topic in which the group assigned it; empty if the group assigns by name.
-        lookups: how many lookups of its start have ended: a revocation waits for :data:`MAX_LOOKUPS`.
-        in_lookup: whether a thread is looking its start up.
-        start: where it started, and by which rule; ``None`` until that is known, and then it has no position.
-        position: the next offset to plan.
-        lineage: the lineage of the position.
-        topic_id: the id of the topic in which the position is; empty if unknown.
-        epoch: the leader epoch of the position.
-        completed: the end of what Spark has completed, which may be committed.
-        checkpoint: the id of the checkpoint, if ``completed`` is the end of a batch in its log; else empty.
-        committed: what the group has of this lineage; ``None`` if ``completed`` is to be committed in any case.
-        rejections: how many times in a row the coordinator rejected a commit, because it does not know the partition.
-        deleted: whether no broker knows it.
-        reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch shows it.
+        since: the generation that assigned it. assigned_id: the id of the topic in which the group assigned it; empty
+        if the group assigns by name. lookups: how many lookups of its start have ended: a revocation waits for
+        :data:`MAX_LOOKUPS`. in_lookup: whether a thread is looking up its start. start: where it started, and by which
+        rule. Until that is known, it is ``None``, and the partition has no position. position: the next offset to plan.
+        lineage: the lineage of the position. topic_id: the id of the topic in which the position is; empty if unknown.
+        epoch: the leader epoch of the position. completed: the end of the last completed batch, which may be committed.
+        checkpoint: the id of the checkpoint, if ``completed`` is the end of a batch in its log; else empty. committed:
+        the group's offset in this lineage; ``None`` if ``completed`` is to be committed in any case. rejections: how
+        many times in a row the coordinator rejected a commit, because it does not know the partition. deleted: whether
+        no broker knows it. reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch shows it.
     """
 
     since: int = NO_GENERATION
@@ -64,12 +59,12 @@ class OwnedPartition:
 
     @property
     def needs_lookup(self) -> bool:
-        """Whether its start is unknown, and no thread is looking it up."""
+        """Whether its start is unknown, and no thread is looking up that start."""
         return self.start is None and not self.in_lookup
 
     @property
     def pending(self) -> bool:
-        """Whether something may be committed and is not known to be. Within a lineage no commit goes back.
+        """Whether an offset may be committed and its commit is not confirmed. Within a lineage, no commit goes back.
 
         A rejected commit is pending until the group revokes the partition, or no broker knows it: a coordinator may
         have old metadata for a while. With ``assign`` no revocation would end the retries.
@@ -82,8 +77,8 @@ class OwnedPartition:
     def delays_revocation(self) -> bool:
         """Whether a revocation waits for its start or commit.
 
-        Without a committed start the next owner could start at a later offset. No revocation waits for a leader that
-        returns no start, nor for a commit after :data:`MAX_REJECTIONS`: its topic may be deleted.
+        Without a committed start, the next owner could start at a later offset. No revocation waits for a leader that
+        returns no start, nor for a commit after :data:`MAX_REJECTIONS`, because its topic may be deleted.
         """
         if self.start is None:
             return self.lookups < MAX_LOOKUPS
@@ -91,7 +86,8 @@ class OwnedPartition:
 
     @property
     def has_work(self) -> bool:
-        """Whether Spark has read something up to what is completed; else that is where the partition started."""
+        """Whether Spark has completed a batch of this partition. If not, ``completed`` is where the partition
+        started."""
         if self.start is None:
             return False
         if self.start.rule in (StartRule.LOGGED, StartRule.REPLAYED):
@@ -117,7 +113,7 @@ class OwnedPartition:
         return (self.position, self.lineage) == (read.start, read.lineage)
 
     def has_moved_since(self, before: OwnedPartition) -> bool:
-        """Whether the position differs from the one in ``before``, or is gone, in the topic that ``before`` names."""
+        """Whether the position in the topic that ``before`` names differs from that of ``before``, or is gone."""
         return self.start is None or (self.topic_id, self.position) != (before.topic_id, before.position)
 
     def is_ahead_of(self, found: CommittedOffset) -> bool:
@@ -135,12 +131,12 @@ class OwnedPartition:
         self.position = start.offset
 
     def plan(self, read: OffsetRange) -> None:
-        """Spark gets a batch that reads ``read``."""
+        """Notes that Spark gets a batch that reads ``read``."""
         self.position = read.end
         self.epoch = max(read.epoch, self.epoch)  # it may have started again
 
     def complete(self, end: int, checkpoint: str) -> None:
-        """Spark has completed and logged a batch up to ``end``."""
+        """Notes that Spark has completed and logged a batch up to ``end``."""
         if end < self.completed:  # commits never go backwards
             return
         # In this order: the committer reads the offset first, without the lock.
@@ -148,17 +144,17 @@ class OwnedPartition:
         self.completed = end
 
     def confirm(self, offset: int) -> None:
-        """The group has committed ``offset``."""
+        """Notes that the group has committed ``offset``."""
         self.rejections = 0
         if self.committed is None or offset > self.committed:
             self.committed = offset
 
     def unstarted(self, lookups: int) -> OwnedPartition:
-        """The record of this partition with a start that is still to be found."""
+        """A new record of this partition, whose start is still to be found."""
         return OwnedPartition(self.since, self.assigned_id, lookups)
 
     def moved_to(self, offset: int, epoch: int, lineage: int) -> OwnedPartition:
-        """The record of this partition after a rewind to ``offset``, which is to be committed in any case."""
+        """A new record of this partition after a rewind to ``offset``, which is to be committed in any case."""
         moved = replace(self, position=offset, completed=offset, epoch=epoch, lineage=lineage)
         moved.committed = None
         moved.checkpoint = ""

@@ -41,8 +41,8 @@ RESOLVE_BACKOFF_FACTOR, RESOLVE_BACKOFF_MAX = 4.0, 30.0
 took, and its maximum in seconds. It applies while the query has other partitions to read: they wait for each lookup."""
 
 FAILED_LOOKUPS_BACKOFF_MAX = 10.0
-"""Maximum seconds of the backoff after several such lookups in a row, however quick they are. A commit that fails
-meanwhile shortens it."""
+"""Maximum seconds of the backoff after several such lookups in a row, however quick they are. A failed commit shortens
+it."""
 
 
 RENEW_EVERY = 3600.0
@@ -127,7 +127,7 @@ class AssignedPartitions:
     ) -> None:
         """Retries unresolved start positions and failed commits, ``offsetCommit.retryIntervalMs`` after the last try.
 
-        It also looks whether a late commit has moved the group back. The delay grows while unresolved start positions
+        Also checks whether a late commit has moved the group back. The delay grows while unresolved start positions
         block other partitions. Caller: both threads, the query with its ``clients``; one at a time retries.
         """
         in_progress = False
@@ -149,8 +149,9 @@ class AssignedPartitions:
             self._retry_timer.restart()
 
     def _commit_again(self, me: Membership, clients: KafkaClients, deadline: Deadline | None) -> bool:
-        """Commits what is pending, also what a late commit has moved back; returns whether the group has it all."""
-        # First: a coordinator that does not return offsets must not keep the commits waiting.
+        """Commits the pending offsets, including those that a late commit has moved back. Returns whether the group has
+        all of them."""
+        # The commits come first, because a coordinator that does not return offsets must not delay them.
         committed = self.committer.commit(me, clients, deadline)
         verified = self.verify(me, clients, deadline)
         if not committed or not verified:
@@ -173,15 +174,16 @@ class AssignedPartitions:
     def commit_before_leaving(
         self, membership: Callable[[], Membership], clients: KafkaClients, deadline: Deadline
     ) -> Owned:
-        """Commits what is completed, with retries until the deadline. Caller: the query, at its end.
+        """Commits the completed batches, with retries until the deadline. Caller: the query, at its end.
 
-        The coordinator may be moving, or a rebalance or another commit may be in progress. So each try asks for the
-        ``membership`` of that moment, and looks up the coordinator again if the coordinator was the problem.
+        The coordinator may be moving, or a rebalance or another commit may be in progress. So each try takes the
+        current ``membership``, and looks up the coordinator again if the coordinator was the problem.
 
         Returns:
-            what stays uncommitted, including partitions that the group takes away meanwhile.
+            the offsets that stay uncommitted, including those of partitions that the group takes away in the meantime.
         """
-        # Of the records, not of the membership: that may have ended with the last commit, and nobody has said so yet.
+        # The owned partitions come from the records, because the membership may have ended unnoticed with the last
+        # commit.
         tried = self.tracker.completed_work()
         try:
             self._commit_until(deadline, membership, clients, tried)
@@ -196,14 +198,14 @@ class AssignedPartitions:
         clients: KafkaClients,
         tried: dict[TopicPartition, OwnedPartition],
     ) -> None:
-        """Tries the last commits until they succeed. ``tried`` receives what was to be committed.
+        """Tries the last commits until they succeed. ``tried`` receives the partitions to commit.
 
         Raises:
             GroupSourceError: the membership failed.
         """
         me = membership()
         if not self._has_pending_work(me):
-            deadline = deadline.at_most(self._options.commit_timeout)  # for starts the others wait no longer
+            deadline = deadline.at_most(self._options.commit_timeout)  # other partitions do not wait longer for starts
         backoff = Backoff(self._options.wire.retry_backoff, self._options.wire.retry_backoff_max)
         tried |= self.tracker.pending(me)
         while not self._try_last_commit(me, clients, deadline):
@@ -313,17 +315,18 @@ class AssignedPartitions:
             raise error
 
     def _renew_if_due(self) -> None:
-        """Makes the offsets of assigned partitions pending again, first when they start: a query may be short."""
+        """Makes the offsets of assigned partitions pending again, for the first time when they start, because a query
+        may be short."""
         if self._renewal is not None and self._renewal.try_acquire():
             self.tracker.renew()
 
     def restart_topics(self, ids: Mapping[str, str], me: Membership, clients: KafkaClients) -> None:
         """Reads recreated topics, with these ids now, from their earliest offsets. Caller: the query.
 
-        Forgets what this query knew of the former ones, also of partitions that other members own now. A partition that
-        has started in the new topic stays where it is, and one that the group has assigned in the former topic waits
-        for the new assignment. If no leader returns the earliest offset, the partition starts at 0: until it is
-        committed elsewhere, its next owner would start at the end in the former topic.
+        Forgets all offsets in the former topics, even of partitions that other members own now. A partition that has
+        started in the new topic stays where it is, and one that the group has assigned in the former topic waits for
+        the new assignment. If no leader returns the earliest offset, the partition starts at 0: until it is committed
+        elsewhere, its next owner would start at the end in the former topic.
         """
         positions = self.tracker.positions(me).items()
         former = set()

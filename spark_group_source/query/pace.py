@@ -10,7 +10,7 @@ error in ``f`` costs time to get there, and no accuracy. The rest is how far to 
 - **Careful at first.** The first batch assumes a slow sink. Growth is at most tenfold, as only a batch of similar size
   shows what records cost, and ends where the next batch would take 1.5 times the target if no cost were fixed.
 - **Quick to retreat, calm at rest.** A batch that took twice the target, or half of it, is followed in full, one near
-  the target only in part. A single slow batch, such as one with a repeated task, therefore makes one batch small.
+  the target only in part. So a single slow batch, for example with a repeated task, makes one batch small.
 - **Fixed costs.** The line through two batches whose sizes differ by a factor of two shows what a batch costs without
   records. DStreams' PIDRateEstimator (SPARK-8979) knows no such costs, and shrinks batches that cannot get shorter.
   Here a third of a batch is for records, even if fixed costs alone exceed the target.
@@ -19,7 +19,7 @@ error in ``f`` costs time to get there, and no accuracy. The rest is how far to 
 
 Sizes are offsets, not bytes. The driver knows offsets exactly and sees no record, and most sinks cost time per row.
 Where records become larger, or offsets denser (compaction, aborted transactions), batches take longer, which is what
-the controller measures. ``maxBytesPerTrigger`` beside it bounds the first such batch.
+the controller measures. ``maxBytesPerTrigger``, if it is also set, bounds the first such batch.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ GAIN_OF_FIXED = 0.3
 """The part of a newly found fixed cost that counts: one pair of batches may have been far from the line."""
 
 MAX_PART_FIXED = 0.75
-"""Fixed costs that exceed a whole batch by more than a third are those of other days."""
+"""Fixed costs count up to the duration of the last batch divided by this: higher ones are outdated."""
 
 RECORDS_SHARE = 1 / 3
 """The least part of a batch that is for its records."""
@@ -84,8 +84,8 @@ class MeasuredBatch:
 
     Attributes:
         offsets: the number of offsets that it read.
-        largest: those of the partition that had most.
-        seconds: its duration, from its plan to its completion.
+        largest: the number of offsets of the partition that had most. seconds: its duration, from its plan to its
+        completion.
     """
 
     offsets: int
@@ -158,7 +158,7 @@ def _is_limited(pace: Pace, batch: MeasuredBatch) -> bool:
 
 
 def _limited_to(pace: Pace, batch: MeasuredBatch, offsets: int) -> Pace:
-    """The pace with a number of offsets that follows from those of a batch, and so do the portions of partitions."""
+    """The pace with a number of offsets, and of offsets of one partition, that follow from those of a batch."""
     return replace(pace, offsets=offsets, largest=PORTION_SLACK * batch.largest * offsets / batch.offsets)
 
 

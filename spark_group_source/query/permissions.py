@@ -45,13 +45,13 @@ class TopicPermissions:
 
     @property
     def denied(self) -> frozenset[str]:
-        """The topics that may not be read now. Caller: anybody."""
+        """The topics that may not be read now. Caller: any thread."""
         with self._lock:
             return frozenset(self._denied)
 
     @property
     def left_out(self) -> frozenset[str]:
-        """The denied topics without which the query is complete: those that a pattern matches."""
+        """The denied topics that a pattern matches, and that the query may therefore leave out."""
         if not self._optional:
             return frozenset()
         return self.denied
@@ -76,7 +76,7 @@ class TopicPermissions:
         Asks a broker about each topic once. Asks again about denied topics, each time after a backoff.
 
         Raises:
-            TopicError: a topic may not be read, and a retry is no use.
+            TopicError: a topic may not be read, and a retry is useless.
         """
         due = self._due(topics_of(partitions))
         if due:
@@ -96,16 +96,16 @@ class TopicPermissions:
         Partitions of a denied topic that ``subscribe`` or ``assign`` names stay: without them the read is incomplete.
 
         Raises:
-            TopicError: a topic may not be read, and a retry is no use.
+            TopicError: a topic may not be read, and a retry is useless.
         """
         self.readable(partitions, cluster, deadline)
         return without_topics(partitions, self.left_out)
 
     def record_denied(self, topics: Iterable[str]) -> None:
-        """A broker denied a request about these topics: a commit, a fetch or a lookup.
+        """Notes that a broker denied a request about these topics: a commit, a fetch or a lookup.
 
         Raises:
-            TopicError: a retry is no use.
+            TopicError: a retry is useless.
         """
         for topic in sorted(topics):
             with self._lock:
@@ -117,7 +117,7 @@ class TopicPermissions:
             permission.denied(unreadable(topic, TOPIC_AUTHORIZATION_FAILED, ""))
 
     def record_granted(self, topics: Iterable[str]) -> None:
-        """A broker has accepted what needs READ on these topics."""
+        """Notes that a broker has accepted a request that needs READ on these topics."""
         with self._lock:
             for topic in set(topics):
                 self._denied.discard(topic)

@@ -114,7 +114,7 @@ class BatchPlanner:
         self._topic_ids.restore(logged)
 
     def prepare_for_available_now(self) -> None:
-        """Makes batches end at the present end offsets of the logs. The first plan looks these up."""
+        """Makes batches end at the current end offsets of the logs. The first plan looks these up."""
         membership = self._member.snapshot
         self._target = AvailableNowTarget(self._clients, self._settings, membership, self._options, self._clock)
 
@@ -128,13 +128,13 @@ class BatchPlanner:
         return in_flight
 
     def batch_completed(self, end: BatchOffset, *, reported: bool) -> float | None:
-        """Spark has completed the batch that ends at ``end``; returns the seconds since it was planned.
+        """Notes that Spark has completed the batch that ends at ``end``. Returns the seconds since it was planned.
 
         Returns ``None`` if the batch in flight ends elsewhere, or none is in flight.
 
         Args:
-            reported: whether Spark has just completed it. Otherwise the next plan shows that it has, and before that
-                Spark may have waited for its trigger. An AvailableNow run never does.
+            reported: whether Spark has just completed it. If not, the next plan has shown the completion, and Spark may
+                have waited for its trigger before. An AvailableNow run never waits.
         """
         if not self._tracker.completed(end):
             return None
@@ -154,7 +154,7 @@ class BatchPlanner:
         return self._plan(start, limits, me)
 
     def _plan_to_target(self, target: AvailableNowTarget, start: BatchOffset, limits: BatchLimits) -> BatchOffset:
-        """The run ends when the group has reached the target in all partitions, not only in those owned now.
+        """Ends the run when the group has reached the target in all partitions, not only in those that this query owns.
 
         Until then it waits, but not for long in one call: another source of the query may have a planned batch, for
         which other members wait. Then a batch without records makes Spark ask again.
@@ -182,10 +182,10 @@ class BatchPlanner:
             target.wait()
 
     def _ahead_of_commits(self, target: AvailableNowTarget) -> Offsets:
-        """Where this query stands in partitions whose committed offsets must not end its run."""
+        """The offsets of this query in partitions whose committed offsets must not end its run."""
         if self._awaits_first_assignment(target):
             return dict.fromkeys(target.partitions, UNDECIDED)
-        # The membership of now, not that of the plan: the first assignment may have come since.
+        # The current membership, not that of the plan, because the first assignment may have come since.
         return self._tracker.ahead_of_commits(self._member.snapshot())
 
     def _awaits_first_assignment(self, target: AvailableNowTarget) -> bool:
@@ -206,10 +206,10 @@ class BatchPlanner:
             return False
 
     def _raise_unless_denied(self, error: BrokerError) -> None:
-        """Records the topics that this client may not read, as the error says.
+        """Notes the topics that this client may not read according to the error.
 
         Raises:
-            BrokerError: it is another error, or a retry is no use.
+            BrokerError: it is another error, or a retry is useless.
         """
         if not error.unauthorized_topics:
             raise error
@@ -228,7 +228,7 @@ class BatchPlanner:
         return self._options.starting_offsets_callback is not None
 
     def _retry_pending(self) -> Membership:
-        """Retries what has failed since the last batch; returns the membership as it is now."""
+        """Retries the lookups and commits that have failed since the last batch. Returns the current membership."""
         me = self._member.snapshot()
         self._assigned_partitions.retry_pending(me, clients=self._clients)
         return me
@@ -266,7 +266,8 @@ class BatchPlanner:
     ) -> BatchOffset | None:
         """As :meth:`_plan`; ``None`` if data loss has moved positions."""
         owned = self._readable(self._tracker.positions(me))
-        # After the positions: those of a recreated topic must not be planned with its former id.
+        # Invalidated after the positions are taken: positions of a recreated topic must not be planned with its former
+        # id.
         self._clients.cluster.invalidate_topics(self._tracker.take_recreated())
         ends = self._data_loss.check(start, owned, me)
         self._tracker.note_deleted(self.end_offsets.deleted)
@@ -281,7 +282,7 @@ class BatchPlanner:
         moving = self._ends_of_batch(readable, ends, limits, reason)
         if not moving and reason is None:
             return start
-        # All lookups are done, so what the member allows here is planned at once.
+        # All lookups are done, so the partitions that the member allows here are planned at once.
         allowed = self._member.plan(frozenset(moving), me)
         moving = {tp: moving[tp] for tp in allowed}
         if not moving and reason is None:
@@ -299,9 +300,9 @@ class BatchPlanner:
         return {tp: end for tp, end in admitted.items() if end > positions[tp]}
 
     def _in_these_topics(self, owned: Owned, topic_ids: Mapping[str, str]) -> Owned:
-        """The partitions that this batch may read: those with a position in the topic that has the id now, whose leader
-        has confirmed its epoch. A lagging broker may have returned the id of a former topic when a partition started:
-        such positions are looked up again.
+        """The partitions that this batch may read: they have a position in the topic with the current id, and their
+        leader has confirmed its epoch. A lagging broker may have returned the id of a former topic when a partition
+        started. Such positions are looked up again.
         """
         others = self._tracker.drop_other_topics(topic_ids)
         if others:
@@ -376,11 +377,11 @@ class BatchPlanner:
         return planned
 
     def _kept_ranges(self, start: BatchOffset) -> dict[TopicPartition, OffsetRange]:
-        """What the next batch logs of the ranges in ``start`` if it does not read them.
+        """The ranges in ``start`` as the next batch logs them if it does not read them.
 
-        That is their end, or the beginning of a recreated topic. A deleted topic is left out, unless ``subscribe``
-        names it: without its ranges it would count as added if it is recreated. Ranges that brokers without topic ids
-        (before Kafka 2.8) have left get the id of the present topic: an offset has one id for each topic.
+        Each stands at its end, or at the beginning of a recreated topic. A deleted topic is left out, unless
+        ``subscribe`` names it: without its ranges it would count as added if it is recreated. Ranges without an id,
+        from brokers before Kafka 2.8, get the id of the current topic, because an offset has one id for each topic.
         """
         named = self._options.group.subscription.topics
         kept: dict[TopicPartition, OffsetRange] = {}

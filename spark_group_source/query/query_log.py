@@ -24,10 +24,10 @@ SLOW_BATCH_INTERVAL = 1800.0
 """Minimum seconds between two warnings about slow batches: a query may have one every few minutes."""
 
 UNKNOWN_OFFSET_INTERVAL = 600.0
-"""Seconds between two warnings that Spark continues elsewhere."""
+"""Seconds between two warnings that Spark continues at another offset."""
 
 SLOWDOWN = 2.0
-"""How much longer than ``targetBatchDuration`` a batch may take after the sink has become slower."""
+"""Factor by which a batch may exceed ``targetBatchDuration`` after the sink has become slower."""
 
 
 class QueryLog:
@@ -87,9 +87,9 @@ class QueryLog:
         )
 
     def warn_of_unknown_offset(self) -> None:
-        """Warns that Spark continues elsewhere than at the end of the batch in flight, which is never committed then.
+        """Warns that Spark does not continue at the end of the batch in flight, so that this batch is never committed.
 
-        No release of Spark does so. It would show that an offset differs from what Spark has kept of it.
+        No release of Spark does so. It would mean that Spark has logged another offset than it was given.
         """
         if self._unknown_offsets.try_acquire():
             log.warning(
@@ -152,5 +152,5 @@ class QueryLog:
         )
 
     def _longest_target(self) -> str:
-        """The longest ``targetBatchDuration`` with which also a slow batch ends before a revocation stops waiting."""
+        """The longest ``targetBatchDuration`` with which even a slow batch ends before a revocation stops waiting."""
         return f"{self._settings.revocation_timeout / SLOWDOWN:g}s"

@@ -16,20 +16,20 @@ from spark_group_source.wire.leaders import send_to_leaders
 from spark_group_source.wire.metadata import Topic
 
 SAMPLES = "samples"
-"""The connections for samples. A quota of bytes stops these, but not the lookups of end offsets."""
+"""The purpose of the connections for samples. If a quota throttles them, lookups of end offsets still go through."""
 
 MAX_PARTITION_BYTES = 64 * 1024
 """Maximum size in bytes of the sample of one partition, unless its first record batch is larger."""
 
 MIN_PARTITION_BYTES = 4 * 1024
-"""Minimum size in bytes to ask of one partition."""
+"""Minimum size in bytes to request of one partition."""
 
 MAX_SAMPLE_BYTES = 1024 * 1024
 """Maximum size in bytes of one response, unless the first record batch is larger."""
 
 
 class Samples(NamedTuple):
-    """What the samples of partitions showed.
+    """The result of samples of partitions.
 
     Attributes:
         sizes: the mean bytes per offset of the record batches in each sample, as they are stored.
@@ -46,8 +46,8 @@ def sample_sizes(
     """Samples the record batches that begin at or around these offsets.
 
     A partition may have no sample although its leader answered: a broker sends a record batch that does not fit only at
-    the start of a response. Partitions without a sample are asked again for more bytes. If ``max_bytes`` ends that, the
-    order of ``offsets`` says which partitions come first.
+    the start of a response. Such partitions are requested again with more bytes. If ``max_bytes`` ends the requests,
+    the first partitions in ``offsets`` have precedence.
 
     Args:
         max_bytes: size of all samples from one broker, unless the first record batch is larger.

@@ -1,4 +1,5 @@
-"""Turns the specs of where a read starts and ends into offsets. Pure: a function looks offsets up at the leaders."""
+"""Turns the specs of where a read starts and ends into offsets. Pure: the caller passes the function that looks up
+offsets."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ has that time or a later one. Partitions whose leader does not answer are left o
 
 
 def _named(spec: StartSpec) -> Mapping[TopicPartition, int | Earliest | Latest]:
-    """What ``spec`` has for each partition that it names."""
+    """The value of ``spec`` for each partition that it names."""
     if isinstance(spec, SpecificOffsets):
         return spec.offsets
     if isinstance(spec, AtTimestamp) and isinstance(spec.timestamps, Mapping):
@@ -35,7 +36,7 @@ def _named(spec: StartSpec) -> Mapping[TopicPartition, int | Earliest | Latest]:
 
 
 def check_names(spec: StartSpec, existing: Collection[TopicPartition]) -> None:
-    """Rejects a spec that does not name exactly the partitions that exist, or has nothing for the others.
+    """Rejects a spec that names a partition that does not exist, or has no value for one that exists.
 
     Raises:
         OptionError: with the missing and the unknown partitions, and the JSON to write.
@@ -75,7 +76,8 @@ def _missing(spec: StartSpec, existing: Collection[TopicPartition]) -> set[Topic
 def _complete_json(
     spec: SpecificOffsets | AtTimestamp, existing: Collection[TopicPartition], unknown: Collection[str]
 ) -> str:
-    """The JSON with the values of a spec for what exists, and with the usual one for what it leaves out."""
+    """The JSON with the values of a spec for existing partitions, and with the usual value for partitions that it
+    leaves out."""
     named = _named(spec)
     if isinstance(spec, AtTimestamp):
         earliest_time = min(named.values(), key=_time)
@@ -89,7 +91,7 @@ def _complete_json(
 
 
 def _usual_offset(spec: SpecificOffsets) -> Earliest | Latest:
-    """What a spec has for the partitions that it does not name, or what is usual for its option."""
+    """The value of a spec for partitions that it does not name, or the usual value of its option."""
     if spec.others is not None:
         return spec.others
     if spec.option == "endingOffsets":
@@ -106,15 +108,15 @@ def _time(value: int | Earliest | Latest) -> int:
 def resolve_spec(
     spec: OffsetSpec, partitions: Iterable[TopicPartition], look_up: LookUp, fail_on_data_loss: bool
 ) -> dict[TopicPartition, int]:
-    """The offset of each partition; without those whose leader does not answer.
+    """The offset of each partition. Leaves out partitions whose leader does not answer.
 
     Args:
         spec: may name other partitions as well.
 
     Raises:
         DataLoss: a specific offset is not in the log, and ``fail_on_data_loss`` is set.
-        OptionError: no record has the time or a later one, and the options make that an error. Or ``spec`` names
-            partitions and not all of these: the option changed before all partitions had started.
+        OptionError: no record has the time or a later one, and the options make that an error. Or ``spec`` does not
+            name all of these partitions, because the option changed before all partitions had started.
     """
     _check(spec, {*partitions, *_named(spec)}, unknown=())
     if isinstance(spec, SpecificOffsets):
@@ -130,7 +132,7 @@ def resolve_spec(
 def _offsets_of(
     spec: SpecificOffsets, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int | Earliest | Latest]:
-    """What a spec has for those of these partitions for which it has anything."""
+    """The values of a spec for these partitions. Leaves out partitions for which it has none."""
     offsets = {}
     for tp in partitions:
         offset = spec.of(tp)
@@ -142,14 +144,14 @@ def _offsets_of(
 def raise_or_clamp(
     offsets: Mapping[TopicPartition, int | Earliest | Latest], look_up: LookUp, fail_on_data_loss: bool, prefix: str
 ) -> dict[TopicPartition, int]:
-    """Specific offsets, each of them in its log now.
+    """Specific offsets, checked to be in the logs.
 
     Args:
         fail_on_data_loss: if it is false, the nearest offset in the log replaces one outside.
         prefix: the start of the sentence about an offset outside the log, which names its origin.
 
     Raises:
-        DataLoss: one is not in the log, and ``fail_on_data_loss`` is set.
+        DataLoss: an offset is not in its log, and ``fail_on_data_loss`` is set.
     """
     earliest, latest = look_up(dict.fromkeys(offsets, EARLIEST)), look_up(dict.fromkeys(offsets, LATEST))
     clamped, outside = {}, []
@@ -172,7 +174,7 @@ def raise_or_clamp(
 
 
 def _offset_in(start: int, end: int, spec: int | Earliest | Latest) -> int:
-    """What a spec means for a log that holds ``[start, end)``."""
+    """The offset that a spec means in a log that holds ``[start, end)``."""
     if isinstance(spec, Earliest):
         return start
     if isinstance(spec, Latest):
@@ -186,7 +188,8 @@ def _at_timestamp(
     times = _times_of(spec, partitions)
     ends: Offsets = {}
     if spec.or_latest:
-        # First: a record that is written between the two lookups lies behind the end, and is read later.
+        # The ends are looked up first, so that a record written between the two lookups lies after the end, and is read
+        # later.
         ends = look_up(dict.fromkeys(times, LATEST))
     found, too_late = {}, []
     for tp, offset in look_up(times).items():

@@ -73,13 +73,13 @@ class TailScan:
         return part.start <= start and end <= part.end
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These logs have changed."""
+        """Notes that these logs have changed."""
         for tp in partitions:
             self._empty.pop(tp, None)
             self._with_records.pop(tp, None)
 
     def due(self, tails: Mapping[TopicPartition, Tail]) -> dict[TopicPartition, Tail]:
-        """The tails to scan now. An earlier scan has shown whether the others have records."""
+        """The tails to scan now. Earlier scans have shown whether the others have records."""
         if self._clock() < self._retry_at:
             return {}
         due: dict[TopicPartition, Tail] = {}
@@ -89,7 +89,7 @@ class TailScan:
         return due
 
     def failed(self) -> None:
-        """Some leaders do not answer: the next scan is due after :data:`SCAN_TIMEOUT`."""
+        """Notes that some leaders do not answer, so that the next scan is due after :data:`SCAN_TIMEOUT`."""
         self._retry_at = self._clock() + SCAN_TIMEOUT
 
     def _had_records(self, tp: TopicPartition, tail: Tail) -> bool:
@@ -124,7 +124,8 @@ class TailScan:
         return OffsetRange(*tp, known.end, max(known.end, min(known.end + size, tail.end)))
 
     def _selected(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
-        """The ranges to read now. A partition that has failed would fail the others again: it comes last, and alone."""
+        """The ranges to read now. A partition that has failed comes last and alone, because it could fail the others
+        again."""
         sound = [each for each in ranges if self._failures[each.tp] == 0]
         if sound:
             return sound[:MAX_PARTITIONS]

@@ -1,4 +1,4 @@
-"""The topic ids under which a query reads: whether its topics were deleted, or have another id now."""
+"""The ids of the topics that a query reads, and whether these topics were deleted or recreated."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class TopicIds:
                 self._read[read.topic] = read.topic_id
 
     def ids_of(self, topics: Collection[str]) -> dict[str, str]:
-        """The id under which the query reads each topic; for a new topic the id it has now, if brokers agree on it."""
+        """The id under which the query reads each topic. For a new topic, it is the current id, if the brokers agree on
+        it."""
         new = set(topics) - self._read.keys()
         if new:
             # A position under the id of a former topic would make the current topic look recreated.
@@ -68,12 +69,12 @@ class TopicIds:
             if not topic.error and not may_be_same(self._read.get(name, ""), topic.id):
                 changed.add(name)
         gone = self._unknown_to_all(changed, self._read)
-        # Some brokers still know the others under their former id: the next call asks again.
+        # Some brokers still know the other topics under their former id, so the next call asks again.
         self._cluster.invalidate_topics(changed - gone)
         return {name: current[name].id for name in gone}
 
     def accept_recreated(self, ids: Mapping[str, str]) -> None:
-        """From here on the query reads these topics under these ids."""
+        """Notes that the query reads these topics under these ids from now on."""
         self._read |= ids
 
     def deleted(self, topics: Collection[str]) -> set[str]:
@@ -102,7 +103,7 @@ class TopicIds:
         return self._unknown_to_all(_unknown(found))
 
     def forget(self, topics: Iterable[str]) -> None:
-        """These were deleted, and no offset of the query names them any more."""
+        """Forgets deleted topics, because no offset of the query names them any longer."""
         for name in topics:
             self._read.pop(name, None)
 
@@ -115,7 +116,8 @@ class TopicIds:
         outdated = self._clock() - self._looked_up_at > self._max_age
         if outdated:
             self._looked_up_at = self._clock()
-            # All topics that were ever read: one that this lookup leaves out would wait for another metadata age.
+            # The lookup covers all topics that were ever read: a topic that it left out would wait for another metadata
+            # age.
             names = {*topics, *self._read}
         try:
             return self._cluster.topics(names, Deadline.after(LOOKUP_TIMEOUT, self._clock), fresh=outdated)

@@ -1,4 +1,4 @@
-"""The topics that a query reads, as it starts: whether they exist, and may be described."""
+"""Checks, when a query starts, that its topics exist and may be described."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """What a query needs and a lookup has not found.
+    """The topics and partitions that a query needs and a lookup has not found.
 
     Attributes:
         errors: the error codes of topics that must exist.
@@ -52,8 +52,8 @@ RETRY_INTERVAL = 0.2
 """Seconds between two lookups of the topics."""
 
 LAST_LOOKUP = 1.0
-"""Seconds that have to be left for another lookup. One without time would fail as if no broker answered, and its error
-would explain less than the last response."""
+"""Minimum seconds for another lookup. With less time, a lookup would fail as if no broker answered, and its error would
+explain less than the last response."""
 
 
 class TopicValidator:
@@ -78,7 +78,7 @@ class TopicValidator:
         Raises:
             BrokerUnavailable: no broker answered in time.
             TopicError: a topic or an assigned partition does not exist, or may not be described.
-            DataLoss: one that was read before was deleted, and ``failOnDataLoss`` is true.
+            DataLoss: a topic or partition that was read before was deleted, and ``failOnDataLoss`` is true.
         """
         read_before = frozenset(logged)
         deadline = Deadline.after(START_TIMEOUT, self._clock)
@@ -99,7 +99,7 @@ class TopicValidator:
         """Whether another lookup of the topics would find no more than the last one.
 
         Args:
-            may_be_unknown: brokers may not have learnt of a new topic yet.
+            may_be_unknown: brokers may not have learned of a new topic yet.
         """
         error_codes = lacking.errors.values()
         if TOPIC_AUTHORIZATION_FAILED in error_codes:
@@ -114,7 +114,7 @@ class TopicValidator:
         for name, error_code in lacking.errors.items():
             if error_code == UNKNOWN_TOPIC_OR_PARTITION:
                 unknown.add(TopicPartition(name, 0))
-        # Not until the deadline: a broker that does not answer must leave time to ask the others again.
+        # The lookup ends before the deadline: a silent broker must leave time to ask the others again.
         return unknown_to_all(self._cluster, unknown, deadline.at_most(WARN_AFTER)) == unknown
 
     def _lacking(
@@ -142,9 +142,10 @@ class TopicValidator:
         return deleted - self._hidden
 
     def _without_hidden(self, errors: dict[str, int], deadline: Deadline) -> dict[str, int]:
-        """Without topics that the pattern matches and that this client may not describe now: they were not deleted.
+        """Removes topics that the pattern matches but this client may not describe now, because they were not deleted.
 
-        The list of all topics lacks them. If asked for one by name, a broker answers that the permission is missing.
+        The list of all topics leaves them out. Asked for such a topic by name, a broker answers that the permission is
+        missing.
         """
         if self._subscription.pattern is None:
             return errors
@@ -158,7 +159,7 @@ class TopicValidator:
         return {name: error_code for name, error_code in errors.items() if name not in hidden}
 
     def _find_topics(self, deadline: Deadline) -> dict[str, Topic]:
-        """The topics that any broker knows. Logs a wrong address long before the timeout."""
+        """The topics that any broker knows. Logs errors long before the timeout, because an address may be wrong."""
         try:
             return self._subscription.find(self._every_broker, deadline.at_most(WARN_AFTER))
         except BrokerUnavailable as error:
@@ -172,7 +173,8 @@ class TopicValidator:
         return self._subscription.find(self._every_broker, deadline)
 
     def _required(self, read_before: frozenset[TopicPartition]) -> list[str]:
-        """Topics that must exist: those named, and those read before that the subscription still matches."""
+        """The topics that must exist: named topics, and topics that were read before and that the subscription still
+        matches."""
         topics_read = topics_of(read_before)
         return sorted({*self._subscription.topics, *self._matching(topics_read)})
 

@@ -13,17 +13,18 @@ from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.offset_lookup import list_offsets
 
 TRUNCATION_LOOKUPS = 3
-"""Lookups that must agree that a log ends before a position: a leader that was just replaced may still answer."""
+"""Number of lookups that must agree that a log ends before a position, because a leader that was just replaced may
+still answer."""
 
 TRUNCATION_LOOKUP_INTERVAL = 0.3
 """Seconds between two of these lookups."""
 
 TRUNCATION_INTERVAL = 10.0
-"""Seconds until a log that turned out not to be truncated is checked again: an open transaction is no data loss."""
+"""Seconds until a log that was not truncated is checked again: an open transaction is no data loss."""
 
 
 class TruncationCheck:
-    """Checks that logs reach the offsets at which a query stands, or ends. For the query's thread."""
+    """Checks that logs reach the positions of a query, or the target of its run. For the query's thread."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
@@ -33,8 +34,8 @@ class TruncationCheck:
     def ends_before(self, offsets: Offsets) -> dict[TopicPartition, int]:
         """The ends of those logs that end before the offset, if several lookups at the leaders agree.
 
-        It compares the ends of the logs and not the last stable offsets: those may lie before records that others have
-        read uncommitted. While the leaders are unavailable no log counts as truncated.
+        Compares the ends of the logs, not the last stable offsets, which may lie before uncommitted records that others
+        have read. While the leaders are unavailable, no log counts as truncated.
         """
         if self._clock() - self._not_truncated_at < TRUNCATION_INTERVAL:
             return {}
