@@ -31,10 +31,10 @@ _PROFILE = (
 _FINAL = frozenset(
     ("AccessDenied", "InvalidClientTokenId", "RegionDisabledException", "SignatureDoesNotMatch", "ValidationError")
 )
-"""Errors of AWS's Security Token Service that only other settings correct."""
+"""Errors of AWS's Security Token Service that only a change of settings corrects."""
 
 _renewing: dict[MskIamTokens, RefreshableCredentials] = {}
-"""Credentials that botocore renews before their end, of this process."""
+"""The credentials of this process that botocore renews before their end."""
 
 _logged: set[str] = set()
 """The access keys whose identity this process has logged."""
@@ -55,7 +55,7 @@ def signed_token(settings: MskIamTokens) -> str:
         ) from error
     except ProfileNotFound as error:
         raise AuthenticationFailed(f"AWS has no such profile on this machine: {_text(error)}.", _PROFILE) from error
-    except Exception as error:  # AWS's library runs other programs too, and may raise any exception
+    except Exception as error:  # AWS's library also runs other programs, and may raise any exception
         _renewing.pop(settings, None)
         happened = f"AWS gave no credentials for Amazon MSK: {_text(error)}."
         if _is_final(error):
@@ -64,7 +64,7 @@ def signed_token(settings: MskIamTokens) -> str:
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether a retry with the same settings gets the same error."""
+    """Whether a retry with the same settings would get the same error."""
     if not isinstance(error, ClientError):
         return False
     return error.response.get("Error", {}).get("Code") in _FINAL
@@ -125,7 +125,8 @@ def _credentials(settings: MskIamTokens) -> Any:
 
 
 def _session(settings: MskIamTokens) -> Any:
-    """A session whose requests for credentials go to ``sts_region``, else the configured region, else the cluster's."""
+    """A session whose requests for credentials go to ``sts_region``, or to the configured region, or to the cluster's
+    region."""
     session = Session(profile=settings.profile)
     region = settings.sts_region
     if not region:
@@ -160,7 +161,8 @@ def _advice(settings: MskIamTokens) -> str:
 def _log_identity(settings: MskIamTokens, credentials: Any) -> None:
     """Logs the identity, as ``awsDebugCreds`` does in Java.
 
-    Caller: a thread of its own, because AWS's Security Token Service may be unreachable while the credentials are good.
+    Caller: a separate thread, because AWS's Security Token Service may be unreachable although the credentials are
+    good.
     """
     try:
         client = _session(settings).create_client(

@@ -29,11 +29,11 @@ _FileStamp = tuple[int, int, int]
 
 
 class UnusableCertificates(OptionError):
-    """A file or a text can be read, and OpenSSL cannot use it. It may not be written completely yet."""
+    """A file or a text can be read, but OpenSSL cannot use it. The file may not be completely written yet."""
 
 
 _cache: dict[Tls, tuple[tuple[_FileStamp, ...], ssl.SSLContext]] = {}
-"""The last context of each settings, with the stamps of the files it was built from."""
+"""The last context by settings, with the stamps of the files from which it was built."""
 
 _warnings: defaultdict[Tls, LogEvery] = defaultdict(partial(LogEvery, WARN_EVERY))
 
@@ -127,10 +127,11 @@ def _load_truststore_file(context: ssl.SSLContext, path: str) -> None:
 def _load_file(
     path: str, labels: Sequence[re.Pattern[str]], load: Callable[[], None], load_text: Callable[[str], None]
 ) -> None:
-    """Loads a file as it is. If OpenSSL does not read its lines, or skips some, loads what Java's client reads.
+    """Loads a file as it is. If OpenSSL does not read its lines, or skips some, loads the parts that Java's client
+    reads.
 
     Args:
-        labels: what the file holds.
+        labels: the labels of the PEM that the file holds.
         load: loads the file.
         load_text: loads PEM.
     """
@@ -150,12 +151,12 @@ def _load_file(
 
 
 def _text(path: str) -> str:
-    """The text of a file of PEM, with the line breaks that OpenSSL sees. Bytes that are not UTF-8 are no PEM."""
+    """The text of a PEM file, with the line breaks that OpenSSL sees. Bytes that are not UTF-8 are no PEM."""
     return Path(path).read_bytes().decode("utf-8", "replace")
 
 
 def _rewritten(text: str, labels: Sequence[re.Pattern[str]]) -> str:
-    """The PEM in a text with lines as OpenSSL reads them; empty without any, and if it is damaged."""
+    """The PEM in a text, in lines as OpenSSL reads them; empty if the text has no PEM, or damaged PEM."""
     found = []
     try:
         for label in labels:

@@ -18,10 +18,10 @@ from spark_group_source.text import quoted
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _IANA = re.compile(r"(?:TLS|SSL)_(\w+?)_WITH_(\w+)")
 _UNSAFE = re.compile(r"_anon_|_anon$|NULL|EXPORT|PSK|SRP|KRB5")
-"""Parts of IANA's names of suites without a certificate of the server, or without encryption that deserves the name."""
+"""Parts of IANA's names of suites without a server certificate, or without strong encryption."""
 
 _SIGNALS = ("TLS_EMPTY_RENEGOTIATION_INFO_SCSV", "TLS_FALLBACK_SCSV")
-"""Values in Java's lists that are no suites (RFC 5746 and 7507). OpenSSL sends the first of itself."""
+"""Values in Java's lists that are no suites (RFC 5746 and 7507). OpenSSL sends the first one by itself."""
 
 _KEY_EXCHANGES = ("kx-ecdhe", "kx-dhe", "kx-rsa")
 _AUTHENTICATIONS = ("auth-ecdsa", "auth-rsa", "auth-dss")
@@ -31,7 +31,7 @@ def cipher_suites(text: str) -> tuple[str, ...]:
     """OpenSSL's names of the suites. Java's names that this OpenSSL does not have are left out.
 
     Raises:
-        ValueError: a name is none, or of an unsafe suite or of TLS 1.3; the message completes "It must be".
+        ValueError: a name is unknown, or belongs to an unsafe suite or to TLS 1.3. The message completes "It must be".
     """
     # Java's lists have commas, those of OpenSSL and librdkafka colons.
     names = listed(text, separators=",:")
@@ -116,7 +116,7 @@ def _is_safe(suite: Mapping[str, Any]) -> bool:
 
 @cache
 def _known_suites() -> dict[str, Mapping[str, Any]]:
-    """The suites of this OpenSSL by name, also those that it disables by default."""
+    """The suites of this OpenSSL by name, including those that it disables by default."""
     import ssl  # noqa: PLC0415 -- it takes 20 ms, and most queries do not need it
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -4,7 +4,7 @@ Secret stores, environment files, YAML and properties files turn the line breaks
 blank lines or the characters ``\\n``, and put quotes around it. Java's client ignores white space between the markers
 (``DefaultSslEngineFactory.PemParser`` of Kafka), but OpenSSL needs the lines.
 
-No error here shows anything of a text, because it may be a private key.
+No error of this module shows a part of a text, because the text may be a private key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def select(text: str, labels: re.Pattern[str]) -> str:
     """The certificates or keys in a text whose labels match, as PEM without other text. Empty if there are none.
 
     Raises:
-        ValueError: one of them is damaged; the message is the problem, without the text.
+        ValueError: a certificate or key is damaged. The message is the problem, without the text.
     """
     lines = _ESCAPED_BREAK.sub("\n", re.sub("[\"'`\N{BOM}]", "", text))
     blocks = _labelled(_BLOCK, lines, labels)
@@ -80,7 +80,7 @@ def _label(match: re.Match[str]) -> str:
 
 
 def _in_lines(label: str, body: str, number: int) -> str:
-    # What OpenSSL appends to a trusted certificate is ignored where a plain one is read.
+    # OpenSSL appends data to a trusted certificate, which it ignores when it reads a plain one.
     label = label.removeprefix("TRUSTED ")
     headers, body = _without_headers(body)
     encoded = re.sub(r"\s", "", body)

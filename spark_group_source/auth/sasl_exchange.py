@@ -1,7 +1,7 @@
 """SASL over a connection: sends what kafka-python's mechanisms produce with SaslHandshake and SaslAuthenticate.
 
 A broker may end a session after some time (``connections.max.reauth.ms``, or when a token expires). Before that, the
-connection stops being reusable, and a new one replaces it. This costs a handshake now and then, and no further code.
+connection stops being reusable, and a new one replaces it. This costs an occasional handshake, but no further code.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ JWT_RETRIEVER = "kafka.sasl.oauthbearer.jwt.retriever.class"
 class SecurityOptions:
     """The options from which the settings of connections follow, in :mod:`spark_group_source.auth.security_settings`.
 
-    ``oauth`` are the values of ``ClientCredentials`` that the user has set. ``given`` are the names of the options with
-    another value than the default, in the order of the table.
+    ``oauth`` are the values of ``ClientCredentials`` that the user has set. ``given`` are the names of the options
+    whose value differs from the default, in the order of the table.
     """
 
     protocol: str = "PLAINTEXT"

@@ -1,4 +1,4 @@
-"""Settings of TLS, of connections to brokers or to a token endpoint."""
+"""Settings of TLS for connections to brokers or to a token endpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_group_source.errors import GroupSourceError
 from spark_group_source.text import Secret
 
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
-"""TLS versions by Java's names: those that brokers from 3.3 on support by default."""
+"""TLS versions by Java's names, which brokers of Kafka 3.3 and later support by default."""
 
 
 @dataclass(frozen=True, slots=True)

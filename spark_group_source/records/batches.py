@@ -93,7 +93,7 @@ class RecordBatches:
     the last record batch to fit the requested size. That record batch is left out; the next fetch starts with it. If no
     record batch is complete, ``next_offset`` is None, and ``incomplete_batch_size`` is the size to request.
 
-    ``damage`` is the error of the first header behind them that cannot be read.
+    ``damage`` is the error of the first unreadable header after these record batches.
     """
 
     tp: TopicPartition
@@ -134,20 +134,21 @@ class RecordBatches:
     def reliable(self, start: int, end: int, high_watermark: int) -> RecordBatches:
         """The record batches whose headers do not contradict each other, of a response that was fetched from ``start``.
 
-        Their checksums do not cover the base offset and the length. A wrong one of these would hide record batches, or
-        give records other offsets. But record batches do not overlap, and the first one holds the offset ``start`` or
-        comes after it. Compaction may leave a gap before a record batch, and a wrong base offset may look like that: so
-        behind a gap, the last one of a response is left to the next fetch, which brings its successor.
+        Their checksums do not cover the base offset and the length. A wrong base offset or length would hide record
+        batches, or give records other offsets. But record batches do not overlap, and the first one holds the offset
+        ``start`` or comes after it. Compaction may leave a gap before a record batch, and a wrong base offset may look
+        like such a gap. So if a gap precedes the last record batch of a response, that record batch is left to the next
+        fetch, which also brings the one after it.
 
-        Record batches that end before ``start`` are left out. Kafka sends none, and its clients skip them; if nothing
-        else is there, the result is empty.
+        Record batches that end before ``start`` are left out. Kafka sends no such record batches, and its clients skip
+        them. If there are no others, the result is empty.
 
         Args:
             start: the first offset that is needed.
-            end: the end of the needed range. Damage behind it is ignored, and only cuts the record batches off.
+            end: the end of the needed range. Damage after it is ignored, and only cuts off the record batches.
             high_watermark: the high watermark in the response. A broker reads it before the records, so these may end
-                behind it. They are committed nevertheless, because the broker reads no further than its high watermark
-                of that moment: no election of an in-sync replica takes them back. (UnifiedLog.read in Kafka)
+                after it. They are committed nevertheless, because the broker reads no further than its high watermark
+                    at that moment: no election of an in-sync replica takes them back. (UnifiedLog.read in Kafka)
 
         Raises:
             CorruptRecords: a header that the range needs is damaged.
@@ -173,14 +174,16 @@ class RecordBatches:
         return found._confirmed_behind_gap(covered, end, high_watermark)
 
     def _confirmed_behind_gap(self, covered: int, end: int, high_watermark: int) -> RecordBatches:
-        """The record batches without the last one, which a gap precedes, if its successor still has to confirm it.
+        """The record batches without the last one, if a gap precedes it and the next record batch has still to confirm
+        it.
 
         Args:
             covered: the offset after the last one.
             end: the end of the needed range, which was below the high watermark when it was planned.
 
         Raises:
-            CorruptRecords: it is the only one, and ends behind both. Compaction works below the high watermark.
+            CorruptRecords: it is the only record batch, and ends after ``end`` and the high watermark. Compaction works
+                below the high watermark.
         """
         count = len(self)
         if covered == high_watermark:
@@ -196,7 +199,8 @@ class RecordBatches:
         """How many record batches at the front end before the first offset that is needed.
 
         Raises:
-            CorruptRecords: the next one begins after it, so a wrong base offset may hide the one in between.
+            CorruptRecords: the next record batch begins after that offset, so a wrong base offset may hide one in
+                between.
         """
         count = offsets.count_earlier()
         if 0 < count < len(self) and offsets.bases[count] > offsets.start:
@@ -213,7 +217,7 @@ class RecordBatches:
         at = self.location(self.boundaries[-1]).base_offset
         if covered == at or covered < at < high_watermark:
             return damage
-        # A wrong length leads to bytes that are no header: what they say of offset and format misleads.
+        # A wrong length leads to bytes that are no header, whose offset and format would mislead.
         return BatchLocation(self.tp, covered).corrupt("no header of a record batch is where the one before it ends")
 
     def base_offset(self, index: int) -> int:

@@ -23,7 +23,7 @@ Memory = bytes | bytearray | memoryview
 
 _CONTINUATION_BIT = 0x80
 MAX_VARINT_SIZE = 10
-"""Bytes of the longest varint: so many a scan may read after its limit."""
+"""Bytes of the longest varint, and so the maximum bytes that a scan may read after its limit."""
 _SIZE_BITS, _SIZE_MASK = 2, 3
 
 
@@ -154,7 +154,7 @@ def find_record_starts(memory: Memory, starts: Longs, limits: Longs, expected: i
 
 
 def _stop_at_each_record(starts: Longs, limits: Longs, expected: int) -> bool:
-    """Whether lanes would stop at each record and have others behind it. A lone record of a lane costs one step."""
+    """Whether lanes would stop at each record and have further records. The only record of a lane costs one step."""
     has_several = expected >= 2 * len(starts)
     return has_several and int((limits - starts).sum()) > expected * _MIN_STOPPING_SIZE
 
@@ -259,7 +259,7 @@ def _scan_lanes(memory: Memory, starts: Longs, ends: Longs) -> tuple[Longs, Long
 
 
 def _scan_one_by_one(memory: Memory, starts: Longs, ends: Longs) -> tuple[Longs, Longs]:
-    """What :func:`_scan_lanes` returns, from the plain loop: one lane after the other."""
+    """As :func:`_scan_lanes`, but in a plain loop: one lane after the other."""
     scanned: list[int] = []
     next_starts = []
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):

@@ -24,7 +24,7 @@ class OffsetRanges:
         return OffsetRanges(self.start, self.bases[count:], self.nexts[count:])
 
     def end_of_first(self, count: int) -> int:
-        """The offset after the first ``count`` record batches; ``start`` if that is none."""
+        """The offset after the first ``count`` record batches; ``start`` if ``count`` is 0."""
         if not count:
             return self.start
         return int(self.nexts[count - 1])
@@ -46,10 +46,11 @@ class OffsetRanges:
         return int(np.argmax(wrong))
 
     def may_hide_next(self, count: int, end: int) -> bool:
-        """Whether the last of the first ``count``, which overlaps the next one, may be the wrong one of both.
+        """Whether the last of the first ``count`` record batches, which overlaps the next one, may be the wrong one of
+        the two.
 
-        Then offsets before ``end`` may be those of the next one. If the range starts within the very first one, only a
-        gap before it would tell.
+        If so, offsets before ``end`` may belong to the next one. If the range starts within the very first record
+        batch, only a gap before it would show this.
         """
         if self.overlaps_next[:1].any():
             return True
@@ -76,7 +77,7 @@ class OffsetRanges:
 
     @cached_property
     def contiguous(self) -> npt.NDArray[np.bool_]:
-        """Whether each one begins where the one before it ends, or the first one at ``start``."""
+        """Whether each record batch begins where the one before it ends; the first one, at ``start``."""
         contiguous = np.empty(len(self.bases), np.bool_)
         contiguous[:1] = self.bases[:1] == self.start
         np.equal(self.bases[1:], self.nexts[:-1], out=contiguous[1:])
@@ -84,7 +85,7 @@ class OffsetRanges:
 
     @cached_property
     def overlaps_next(self) -> npt.NDArray[np.bool_]:
-        """Whether each one ends behind the start of the next one."""
+        """Whether each record batch ends after the start of the next one."""
         overlaps = np.zeros(len(self.bases), np.bool_)
         np.greater(self.nexts[:-1], self.bases[1:], out=overlaps[:-1])
         return overlaps

@@ -109,7 +109,8 @@ class ResponseBatches:
             first, size, count = last, sizes[last - 1], counts[last - 1]
 
     def _decompressed_units(self, needed: Longs) -> Iterator[DecodeUnit]:
-        """Units of as many record batches as fit in one memory, which each unit overwrites. A larger one is split."""
+        """Units of as many record batches as fit in one memory, which each unit overwrites. A larger record batch is
+        split."""
         memory = self._scratch
         picked: list[int] = []
         ends = [0]
@@ -144,8 +145,8 @@ class ResponseBatches:
         starts = np.array([partition.start for partition in self._partitions], np.int64)[self._partition_of]
         ends = np.array([partition.end for partition in self._partitions], np.int64)[self._partition_of]
         before_end = base_offsets < ends
-        # A header is verified before it is used: it may hide records. That a record batch lies before the range is
-        # known from the base offset of the next one.
+        # A header is verified before it is used, because it may hide records. The base offset of the next record batch
+        # shows that a record batch lies before the range.
         before_start = np.zeros(len(starts), np.bool_)
         before_start[:-1] = (base_offsets[1:] <= starts[:-1]) & (np.diff(self._partition_of) == 0)
         self._verify(np.flatnonzero(before_end & ~before_start))
@@ -157,8 +158,8 @@ class ResponseBatches:
     def _check_counts(self, batches: npt.NDArray[np.bool_]) -> None:
         """Checks the counts of these record batches that decide whether their bytes are decoded at all.
 
-        Compaction keeps an empty header for an idempotent producer. A count of 0 beside bytes of records, which Kafka's
-        consumer reads as empty, would hide these records.
+        Compaction keeps an empty header for an idempotent producer. A count of 0 although records follow would hide
+        these records: Kafka's consumer reads such a record batch as empty.
         """
         counts, deltas = self._headers["count"], self._headers["last_offset_delta"]
         bad = first_true(batches & ((deltas < 0) | (counts < 0)))

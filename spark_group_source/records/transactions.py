@@ -1,7 +1,8 @@
 """Which record batches give rows to a consumer.
 
-Control batches never give rows. Under read_committed, the record batches of an aborted transaction give none either:
-those of its producer from its first offset, which the Fetch response lists, to its ABORT marker.
+Control batches never give rows. Under read_committed, neither do the record batches of an aborted transaction. These
+are the record batches of its producer from the first offset of the transaction, which the Fetch response lists, to its
+ABORT marker.
 """
 
 from __future__ import annotations

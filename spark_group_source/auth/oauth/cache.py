@@ -19,7 +19,7 @@ from spark_group_source.wire.waiting import JOIN_INTERVAL, sleep
 log = logging.getLogger(__name__)
 
 IDLE_TIMEOUT = 3600.0
-"""How many seconds without a new connection end the renewals, for example in a process whose query has ended."""
+"""Seconds without a new connection after which renewals end, for example in a process whose query has ended."""
 
 _REACH_ENDPOINT = "Check that this machine can reach it, and that it answers within seconds."
 _THREADS = "Raise the limit of threads or processes of this user or container."
@@ -27,7 +27,7 @@ _THREADS = "Raise the limit of threads or processes of this user or container."
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Kept:
-    """``usable_until`` is shortly before the token's end."""
+    """A token, with the time until which it is usable, shortly before its end."""
 
     text: str
     usable_until: float
@@ -78,7 +78,7 @@ class TokenCache:
 
         Raises:
             DeadlineExceeded: no answer came in time.
-            GroupSourceError: the last request failed; until the backoff has passed, without another request.
+            GroupSourceError: the last request failed. Until the backoff has passed, no other request is sent.
             Interrupted: the deadline's wakeup was set first.
         """
         with self._condition:
@@ -128,7 +128,7 @@ class TokenCache:
     def export_token(self) -> ExportedToken | None:
         """Returns the kept token for other processes, or ``None`` if none is valid.
 
-        An export counts as a use, because tasks need a token even if the driver opens no connection any more.
+        An export counts as a use, because tasks need a token even if the driver no longer opens connections.
         """
         with self._condition:
             self._used_at = now = self._clock()
@@ -148,7 +148,7 @@ class TokenCache:
         return now >= max(self._kept.refresh_at, self._retry_at)
 
     def import_token(self, shared: ExportedToken) -> None:
-        """Keeps the token of another process, unless the kept one is valid for longer."""
+        """Keeps the token of another process, unless the kept token is valid for longer."""
         with self._condition:
             shift = self._clock() - time.time()
             usable_until = shared.usable_until + shift
@@ -230,7 +230,8 @@ class TokenCache:
         self._warn(now)
 
     def _warn(self, now: float) -> None:
-        """Without a valid token the caller of :meth:`fetch` gets the error, and no warning is needed."""
+        """Warns of failed requests. Without a valid token, no warning is needed, because the caller of :meth:`fetch`
+        gets the error."""
         kept = self._valid()
         if kept is None:
             return

@@ -1,6 +1,6 @@
 """An OAuth client at a token endpoint, which provides the tokens that this process keeps.
 
-The driver's token travels with its tasks: a new Python worker needs no request, and no token service that it can reach.
+The driver's token travels with its tasks, so a new Python worker sends no request and need not reach the token service.
 """
 
 from __future__ import annotations

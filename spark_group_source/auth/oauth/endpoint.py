@@ -21,10 +21,11 @@ _OK = (200, 201)
 _RETRIABLE = (408, 425, 429)
 """Statuses below 500 that a service under load returns."""
 _NEVER = (501, 505)
-"""Statuses from 500 on that a retry does not change."""
+"""Statuses of 500 and above that a retry does not change."""
 
 MIN_KEY = 8
-"""Minimum characters of a value in the endpoint's URL that may be a key. To hide shorter ones would garble the text."""
+"""Minimum characters of a value in the endpoint's URL that may be a key. Hiding shorter values would garble the
+text."""
 
 _CLIENT = (
     "Check 'kafka.sasl.oauthbearer.client.credentials.client.id' and"
@@ -50,7 +51,7 @@ def request_token(settings: ClientCredentials, *, worked_before: bool) -> Issued
     """Requests a token once.
 
     Args:
-        worked_before: the endpoint has given a token to this process. An answer that is not OAuth's then comes from a
+        worked_before: the endpoint has given a token to this process. If so, an answer that is not OAuth's comes from a
             proxy, or from a service that is being changed, and a retry may succeed.
 
     Raises:
@@ -150,7 +151,7 @@ def _is_retriable(status: int) -> bool:
 
 
 def _shown(settings: ClientCredentials, text: str) -> str:
-    """The server's text without the client's secret and keys in the URL, which a server may repeat."""
+    """The server's text without the client's secret and without keys in the URL, which a server may repeat."""
     secret, query = settings.client_secret.text, urllib.parse.urlsplit(settings.endpoint).query
     hidden = [secret, urllib.parse.quote_plus(secret), urllib.parse.quote(secret, safe=""), _credentials(settings)]
     hidden.append(query)

@@ -1,4 +1,4 @@
-"""One HTTP POST request with a limit of time and of bytes for all that a server and a proxy may do."""
+"""One HTTP POST request with a limit on time and bytes, whatever the server and a proxy do."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import IO, Any
 from spark_group_source.auth.oauth.endpoint_url import is_local
 
 MAX_BODY = 2**20
-"""Maximum bytes to read of a response's body. A token has a few kilobytes."""
+"""Maximum bytes to read of a response's body. A response with a token has a few kilobytes."""
 
 MAX_ANSWER = 2 * MAX_BODY
-"""Maximum bytes of all that the server and a proxy send, because interim responses and trailers may have no end."""
+"""Maximum total bytes that the server and a proxy may send, because interim responses and trailers may have no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def _answer(opener: urllib.request.OpenerDirector, request: urllib.request.Reque
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would send the client's secret to another URL, in a request without the body."""
+    """Follows no redirect, which would send the client's secret to another URL, in a request without the body."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str

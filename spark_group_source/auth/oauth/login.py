@@ -3,7 +3,7 @@
     clientId="..." clientSecret="..." scope="..." extension_NAME="..." ssl.truststore.location="..."
 
 The ``ssl.*`` settings are for the token endpoint, not for the brokers. Other settings have no effect, as in Java, but a
-name that is almost one of these is an error. No error shows a value.
+mistyped name of one of these settings is an error. No error shows a value.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _check_spelling(name: str) -> None:
 
 
 def _nearest(name: str) -> str | None:
-    """The known name that ``name`` almost is."""
+    """The known name of which ``name`` may be a misspelling."""
     known = {each.lower(): each for each in _NAMES}
     prefix, separator, _ = name.partition("_")
     if separator:

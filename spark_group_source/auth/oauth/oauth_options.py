@@ -15,7 +15,8 @@ _FUNCTION = "set 'kafka.sasl.oauthbearer.token.provider' to a function that retu
 
 
 def _java_class(text: str, names: tuple[str, ...], otherwise: str) -> str:
-    """The simple name of one of Java's own classes, in the package of Kafka or of a platform that renamed it."""
+    """The simple name of a class of Kafka's Java client, in Kafka's package or in that of a platform that has renamed
+    it."""
     package, _, name = text.strip().rpartition(".")
     inside = f"{package}."
     if name not in names or not re.search(rf"(^|\.){re.escape(_PACKAGE)}(internals\.)?(secured\.)?$", inside):
@@ -24,13 +25,13 @@ def _java_class(text: str, names: tuple[str, ...], otherwise: str) -> str:
 
 
 def jwt_retriever(text: str) -> str:
-    """One of Java's retrievers that this source has too."""
+    """A retriever of Kafka's Java client that this source also has."""
     names = ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
     return _java_class(text, names, f"instead of another class, or of JwtBearerJwtRetriever, {_FUNCTION}")
 
 
 def jwt_validator(text: str) -> str:
-    """One of Java's validators for clients."""
+    """A validator of Kafka's Java client."""
     return _java_class(text, ("DefaultJwtValidator", "ClientJwtValidator"), "the brokers validate the tokens")
 
 

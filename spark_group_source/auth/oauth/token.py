@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 EXPIRY_MARGIN = 1.0
-"""How many seconds before its end a token is not used any more, but at most a tenth of its lifetime. The broker must
-receive it in time, and the times of tokens are whole seconds."""
+"""How many seconds before its end a token is no longer used, but at most a tenth of its lifetime. The broker must
+receive the token in time, and the times of tokens are whole seconds."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -1,4 +1,4 @@
-"""The answer of a token endpoint: the token in it and how long it lives, or the error."""
+"""The answer of a token endpoint: a token and its lifetime, or an error."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _expired(lifetime: float, server_now: float, now: float) -> str:
 
 
 def _holder(claims: Mapping[str, Any] | None, subject_claim: str, scope_claim: str) -> str:
-    """What the log shows of a token: its subject and scope, never its text."""
+    """The subject and scope of a token for the log, never its text."""
     if claims is None:
         return ""
     holder = ""
