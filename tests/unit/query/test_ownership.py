@@ -448,6 +448,19 @@ def test_a_commit_read_before_its_topic_is_recreated_is_no_position_in_the_succe
     assert {owned.topic_id for owned in query.tracker.positions(OWNER).values()} == {"former"}
 
 
+def test_a_move_is_as_old_as_the_beginning_of_the_lookup_that_found_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another owner may find a later move while a slow coordinator answers."""
+    clock = Hand()
+    clock.now = 1_000.0
+    monkeypatch.setattr("spark_group_source.query.starts.resolver.time", SimpleNamespace(time=clock))
+    world.offsets = {A: CommittedOffset(4)}
+    world.meanwhile = lambda: setattr(clock, "now", 1_060.0)
+    Query(world).assign(A)
+    assert world.offsets[A].lineage == 1_000_000
+
+
 @pytest.mark.parametrize("pinned", ["when the query started", "later", "in a batch without rows"])
 def test_latest_is_kept_if_its_partition_is_lost_before_the_commit(world: World, pinned: str) -> None:
     logs = dict(world.logs)
