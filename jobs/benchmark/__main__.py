@@ -131,10 +131,9 @@ def _bench(args: argparse.Namespace) -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     report = Report(args.output, machine.describe(jars) | {"tuned": TUNING, "runs": args.runs})
     end = time.monotonic() + 60 * minutes
-    distances_ms = sorted({each.distance_ms for cases in work for each in cases if each.distance_ms is not None})
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
-        distant_kafka.running(distances_ms) as (kafka, port),
+        distant_kafka.running(_distances_ms(work)) as (kafka, port),
         spark_session(jars, args.output / "spark.log") as spark,
     ):
         try:
@@ -143,6 +142,16 @@ def _bench(args: argparse.Namespace) -> None:
             )
         finally:  # also after a failed case or Ctrl-C
             report.finish()
+
+
+def _distances_ms(work: list[list[Case]]) -> list[int]:
+    """The round trips in milliseconds for which the broker needs a proxy."""
+    distances = set()
+    for cases in work:
+        for case in cases:
+            if case.distance_ms is not None:
+                distances.add(case.distance_ms)
+    return sorted(distances)
 
 
 def _measure_all(

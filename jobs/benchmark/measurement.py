@@ -66,8 +66,7 @@ class Measurement:
 
     def measure(self, topic: FilledTopic, case: Case) -> Result:
         """Runs the case: first the warm-up, then pairs of runs, each with a run of the ceiling if the case has one."""
-        sources = tuple(each for each in self.sources if each == GROUP or not case.without_jvm)
-        sources += (MEMORY,) if case.has_ceiling else ()
+        sources = self._sources(case)
         source_queries = [self._source_query(source, topic, case) for source in sources]
         for source_query in source_queries * WARM_UPS:
             run(source_query)
@@ -82,6 +81,14 @@ class Measurement:
                 if source_query.source == GROUP and peak is not None:
                     peaks.append(peak)
         return Result(case, runs, max(peaks, default=None))
+
+    def _sources(self, case: Case) -> list[str]:
+        sources = list(self.sources)
+        if case.without_jvm:
+            sources = [GROUP]
+        if case.has_ceiling:
+            sources.append(MEMORY)
+        return sources
 
     def _run(self, source_query: SourceQuery) -> Run:
         if source_query.case.extent is not Extent.MICRO_BATCHES:
