@@ -34,15 +34,16 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     flights = read(args.output)
     carriers = sorted(delays(flights, "carrier"), key=lambda row: row.mean, reverse=True)
-    print(
-        "\n".join(table("carrier", [(f"{row.value} {CARRIERS.get(row.value, '')}", row) for row in carriers])),
-        end="\n\n",
-    )
+    by_carrier = [(f"{row.value} {CARRIERS.get(row.value, '')}", row) for row in carriers]
+    print("\n".join(table("carrier", by_carrier)), end="\n\n")
     hours = sorted(delays(flights, "hour"), key=lambda row: row.value)
-    print("\n".join(table("hour of departure", [(f"{row.value:>2}:00", row) for row in hours])), end="\n\n")
+    by_hour = [(f"{row.value:>2}:00", row) for row in hours]
+    print("\n".join(table("hour of departure", by_hour)), end="\n\n")
     counts = count(flights)
     print("\n".join(f"{number:>9,}  {what}" for what, number in counts.items()))
-    expected = counts["rows"] if args.expect is None else args.expect
+    expected = args.expect
+    if expected is None:
+        expected = counts["rows"]
     if set(counts.values()) != {expected}:
         print(f"NOT each flight once: expected {expected:,} of each", file=sys.stderr)
         return 1

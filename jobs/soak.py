@@ -59,40 +59,72 @@ def main(arguments: list[str] | None = None) -> int:
                     producer.send(TOPIC, value=b"x" * 100, partition=number % PARTITIONS)
                 producer.flush()
                 busy.append(_sample(reader))
-        error, batches = query.exception(), query.lastProgress.batchId + 1 if query.lastProgress else 0
+        batches = 0
+        if query.lastProgress:
+            batches = query.lastProgress.batchId + 1
+        outcome = "did not fail"
+        if query.exception():
+            outcome = "failed"
         query.stop()
     spark.stop()
-    print(f"batches: {batches}; the query {'failed' if error else 'did not fail'}")
-    good = [_judge("idle", idle, args.warm_up, IDLE_CPU_LIMIT), _judge("busy", busy, args.warm_up, None)]
-    passed = all(good) and not error
-    print("passed" if passed else "FAILED: memory grew, the idle reader used too much CPU, or the query failed")
-    return 0 if passed else 1
+    print(f"batches: {batches}; the query {outcome}")
+    idle_is_good = _judge("idle", idle, args.warm_up, IDLE_CPU_LIMIT)
+    busy_is_good = _judge("busy", busy, args.warm_up, None)
+    if outcome == "failed" or not idle_is_good or not busy_is_good:
+        print("FAILED: memory grew, the idle reader used too much CPU, or the query failed")
+        return 1
+    print("passed")
+    return 0
 
 
 def _judge(phase: str, samples: list[Sample], warm_up: float, cpu_limit: float | None) -> bool:
     """Prints the result of a phase; returns whether it is within the limits."""
-    warm = [sample for sample in samples if sample.at - samples[0].at >= warm_up * 60] or samples
+    warm = _after_warm_up(samples, warm_up)
     edge = max(1, len(warm) // 10)
-    first, last = (statistics.median(sample.rss for sample in part) for part in (warm[:edge], warm[-edge:]))
+    first, last = _median_rss(warm[:edge]), _median_rss(warm[-edge:])
     seconds = warm[-1].at - warm[0].at
-    cpu = (warm[-1].cpu - warm[0].cpu) / seconds if seconds else 0.0
+    cpu = 0.0
+    if seconds:
+        cpu = (warm[-1].cpu - warm[0].cpu) / seconds
     growth = last / first - 1
     print(
         f"{phase}: memory {samples[0].rss:.1f} MB at first, {first:.1f} MB after the warm-up, {last:.1f} MB at the end"
         f" ({growth:+.1%} in {seconds / 60:.1f} min); {cpu:.1%} of a core"
     )
-    return growth < GROWTH_LIMIT and (cpu_limit is None or cpu < cpu_limit)
+    if cpu_limit is not None and cpu >= cpu_limit:
+        return False
+    return growth < GROWTH_LIMIT
+
+
+def _after_warm_up(samples: list[Sample], warm_up: float) -> list[Sample]:
+    """The samples after the first ``warm_up`` minutes; all samples if the phase was shorter."""
+    warm = []
+    for sample in samples:
+        if sample.at - samples[0].at >= warm_up * 60:
+            warm.append(sample)
+    return warm or samples
+
+
+def _median_rss(samples: list[Sample]) -> float:
+    return statistics.median(sample.rss for sample in samples)
 
 
 def _await_reader(kafka: EmbeddedKafka) -> int:
     """The process id of the stream runner, after its query has joined the group."""
     end = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < end:
-        runners = [pid for pid in _descendants(os.getpid()) if RUNNER in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        if runners and kafka.group_state(GROUP) == "Stable":
-            return runners[0]
+        runner = _stream_runner()
+        if runner is not None and kafka.group_state(GROUP) == "Stable":
+            return runner
         time.sleep(0.2)
     raise TimeoutError(f"no reader was a member of the group within {START_TIMEOUT_S:.0f} s")
+
+
+def _stream_runner() -> int | None:
+    for pid in _descendants(os.getpid()):
+        if RUNNER in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    return None
 
 
 def _descendants(pid: int) -> Iterator[int]:

@@ -174,7 +174,7 @@ def _follow(queries: list[_Followed], job: str, stopping: threading.Event) -> in
         if stopping.wait(POLL_S):
             for followed in running:
                 followed.query.stop()
-        ended = [followed for followed in running if not followed.query.isActive]
+        active, ended = _by_activity(running)
         for followed in running:
             followed.print_progress()
         for followed in ended:
@@ -182,9 +182,20 @@ def _follow(queries: list[_Followed], job: str, stopping: threading.Event) -> in
             if error is not None:
                 failed = 1
                 print(f"{job}: {error}", file=sys.stderr, flush=True)
-        running = [followed for followed in running if followed not in ended]
+        running = active
     print(f"read {sum(followed.rows for followed in queries)} rows", flush=True)
     return failed
+
+
+def _by_activity(queries: list[_Followed]) -> tuple[list[_Followed], list[_Followed]]:
+    """The queries that are active, and those that have ended."""
+    active, ended = [], []
+    for followed in queries:
+        if followed.query.isActive:
+            active.append(followed)
+        else:
+            ended.append(followed)
+    return active, ended
 
 
 def _option(text: str) -> tuple[str, str]:

@@ -121,11 +121,13 @@ def main() -> int:
 
 
 def _bench(args: argparse.Namespace) -> None:
-    sources = (GROUP,) if args.only else COMPARED
-    jars = [] if args.only else connector_jars()
-    names = args.cases or (sorted(bars.NAMES) if args.bars else [])
-    work = select_cases(names, args.quick, args.share or (QUICK_SHARE if args.quick else 1.0))
-    minutes = args.minutes or (QUICK_MINUTES if args.quick else FULL_MINUTES)
+    sources: tuple[str, ...] = (GROUP,)
+    jars: list[Path] = []
+    if not args.only:
+        sources = COMPARED
+        jars = connector_jars()
+    work = select_cases(_names(args), args.quick, _share(args))
+    minutes = _minutes(args)
     count = sum(map(len, work))
     say(f"{count} cases, {args.runs} runs each of {' and '.join(sources)}; at most {minutes:.0f} minutes")
     args.output.mkdir(parents=True, exist_ok=True)
@@ -142,6 +144,33 @@ def _bench(args: argparse.Namespace) -> None:
             )
         finally:  # also after a failed case or Ctrl-C
             report.finish()
+
+
+def _names(args: argparse.Namespace) -> list[str]:
+    """The names of the cases to run; empty for all, or for the quick ones."""
+    if args.cases:
+        return list(args.cases)
+    if args.bars:
+        return sorted(bars.NAMES)
+    return []
+
+
+def _share(args: argparse.Namespace) -> float:
+    """The fraction of the records."""
+    if args.share:
+        return float(args.share)
+    if args.quick:
+        return QUICK_SHARE
+    return 1.0
+
+
+def _minutes(args: argparse.Namespace) -> float:
+    """The maximum duration."""
+    if args.minutes:
+        return float(args.minutes)
+    if args.quick:
+        return QUICK_MINUTES
+    return FULL_MINUTES
 
 
 def _distances_ms(work: list[list[Case]]) -> list[int]:

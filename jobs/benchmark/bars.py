@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmark.cases import CASES, DISTANCES_MS, GROUP, JVM, TUNED
-from benchmark.results import COMPARED, Result
+from benchmark.results import COMPARED, Result, number_text
 
 Figure = Callable[[Result], float | None]
 
@@ -28,17 +28,30 @@ class Bar:
             missing = self.at_least - value
         if self.at_most is not None:
             missing = value - self.at_most
-        return "reached" if missing <= 0 else f"MISSED by {missing:.2f}"
+        if missing <= 0:
+            return "reached"
+        return f"MISSED by {missing:.2f}"
+
+    @property
+    def limit(self) -> str:
+        """The limit as a text."""
+        if self.at_least is not None:
+            return f"at least {self.at_least}"
+        return f"at most {self.at_most}"
 
 
 def _part_of_time(result: Result) -> float | None:
     ratio = result.ratio()
-    return None if ratio is None else 1 / ratio
+    if ratio is None:
+        return None
+    return 1 / ratio
 
 
 def _part_of_cpu(result: Result) -> float | None:
     ours, theirs = result.cpu_us(GROUP), result.cpu_us(JVM)
-    return None if ours is None or theirs is None else ours / theirs
+    if ours is None or theirs is None:
+        return None
+    return ours / theirs
 
 
 def _of_tuned(result: Result) -> float | None:
@@ -67,38 +80,56 @@ def report(results: Sequence[Result], pairs: int) -> str:
     by_name = {result.case.name: result for result in results}
     lines = [f"\nBars (medians of {pairs} pairs)"]
     for bar in BARS:
-        measured = [(name, bar.figure(by_name[name])) for name in bar.cases if name in by_name]
-        values = [(name, value) for name, value in measured if value is not None]
-        if values:
-            limit = f"at least {bar.at_least}" if bar.at_least is not None else f"at most {bar.at_most}"
-            lines.append(f"{bar.title} ({limit})")
-            lines += [f"  {name:24} {value:7.2f}  {bar.verdict(value)}" for name, value in values]
+        lines += _section(bar, by_name)
     return "\n".join(lines + _distances(by_name))
 
 
-def _distances(by_name: dict[str, Result]) -> list[str]:
-    far = [by_name[case.name] for case in DISTANT if case.name in by_name]
-    if not far:
+def _section(bar: Bar, by_name: dict[str, Result]) -> list[str]:
+    lines = []
+    for name in bar.cases:
+        if name not in by_name:
+            continue
+        value = bar.figure(by_name[name])
+        if value is not None:
+            lines.append(f"  {name:24} {value:7.2f}  {bar.verdict(value)}")
+    if not lines:
         return []
-    lines = [f"Broker at a distance, behind a proxy: {' / '.join(COMPARED)}"]
-    for result in far:
-        firsts = [result.first_batch_ms(source) for source in COMPARED]
-        first = " / ".join("-" if each is None else f"{each:,.0f}" for each in firsts)
-        figures = " / ".join(result.formatted(source) for source in COMPARED)
-        lines.append(f"  {result.case.name:24} {figures:40}  first batch after {first} ms")
-    return lines + _round_trips(by_name)
+    return [f"{bar.title} ({bar.limit})", *lines]
+
+
+def _distances(by_name: dict[str, Result]) -> list[str]:
+    lines = []
+    for case in DISTANT:
+        if case.name in by_name:
+            lines.append(_at_a_distance(by_name[case.name]))
+    if not lines:
+        return []
+    return [f"Broker at a distance, behind a proxy: {' / '.join(COMPARED)}", *lines, *_round_trips(by_name)]
+
+
+def _at_a_distance(result: Result) -> str:
+    first = " / ".join(number_text(result.first_batch_ms(source), "{:,.0f}") for source in COMPARED)
+    figures = " / ".join(result.formatted(source) for source in COMPARED)
+    return f"  {result.case.name:24} {figures:40}  first batch after {first} ms"
 
 
 def _round_trips(by_name: dict[str, Result]) -> list[str]:
     """Round trips in a row: what the distance adds to a time, divided by the distance."""
-    near, far = (by_name.get(f"micro-batches-8-{each}ms") for each in (DISTANCES_MS[0], DISTANCES_MS[-1]))
+    near = by_name.get(f"micro-batches-8-{DISTANCES_MS[0]}ms")
+    far = by_name.get(f"micro-batches-8-{DISTANCES_MS[-1]}ms")
     if near is None or far is None:
         return []
     added_ms = DISTANCES_MS[-1] - DISTANCES_MS[0]
     lines = ["Round trips in a row: from start() to the end of the first batch; in a micro-batch"]
     for source in COMPARED:
-        times = near.first_batch_ms(source), far.first_batch_ms(source), near.value(source), far.value(source)
-        if None not in times:
-            first, batch = (times[1] or 0) - (times[0] or 0), (times[3] or 0) - (times[2] or 0)
+        first = _added(near.first_batch_ms(source), far.first_batch_ms(source))
+        batch = _added(near.value(source), far.value(source))
+        if first is not None and batch is not None:
             lines.append(f"  {source:24} {first / added_ms:5.1f}  {batch / added_ms:5.1f}")
     return lines
+
+
+def _added(near: float | None, far: float | None) -> float | None:
+    if near is None or far is None:
+        return None
+    return far - near

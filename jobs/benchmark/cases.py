@@ -82,8 +82,9 @@ class Topic:
     @property
     def mean_value_bytes(self) -> int:
         """The mean size of a value."""
-        more = self.large_value_bytes - self.value_bytes if self.large_value_bytes else 0
-        return self.value_bytes + more // LARGE_EVERY
+        if not self.large_value_bytes:
+            return self.value_bytes
+        return self.value_bytes + (self.large_value_bytes - self.value_bytes) // LARGE_EVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +201,17 @@ CASES = (
 
 def select_cases(names: list[str], quick: bool, share: float) -> list[list[Case]]:
     """The named cases, the quick ones or all, grouped by topic, with a fraction of its records."""
-    selected = [case for case in CASES if (case.name in names if names else case.quick or not quick)]
-    scaled = [replace(case, topic=_part(case.topic, share)) for case in selected]
+    scaled = []
+    for case in CASES:
+        if _is_selected(case, names, quick):
+            scaled.append(replace(case, topic=_part(case.topic, share)))
     return [list(cases) for _, cases in groupby(scaled, key=lambda case: case.topic)]
+
+
+def _is_selected(case: Case, names: list[str], quick: bool) -> bool:
+    if names:
+        return case.name in names
+    return case.quick or not quick
 
 
 def _part(topic: Topic, share: float) -> Topic:

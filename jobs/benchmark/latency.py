@@ -39,7 +39,9 @@ def median_latency_ms(source_query: SourceQuery) -> float:
         ages.extend((now, now * 1000 - timestamp) for (timestamp,) in timestamps)
 
     def measured_time() -> float:
-        return ages[-1][0] - ages[0][0] if ages else 0.0
+        if not ages:
+            return 0.0
+        return ages[-1][0] - ages[0][0]
 
     with tempfile.TemporaryDirectory(prefix="bench-latency-") as checkpoint, _producing(source_query):
         writer = source_query.frame(None, startingOffsets="latest").writeStream.foreachBatch(record_ages)

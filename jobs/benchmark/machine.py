@@ -38,5 +38,9 @@ def load() -> float:
 
 def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text()) if cpuinfo.exists() else None
-    return found[1] if found else platform.processor()
+    if not cpuinfo.exists():
+        return platform.processor()
+    found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())
+    if found is None:
+        return platform.processor()
+    return found[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -48,21 +49,28 @@ class Measurement:
         Raises:
             BenchError: the rows differ.
         """
-        topic: Topic = cases[0].topic
-        topics.write(self.kafka, name, topic, self.work)
+        topics.write(self.kafka, name, cases[0].topic, self.work)
+        rows = 0
         for columns in sorted({case.columns for case in cases}):
-            check = replace(cases[0], columns=columns, distance_ms=None)
-            contents_of = {
-                source: contents(self._source_query(source, FilledTopic(name), check))
-                for source in self.sources
-                if source != TUNED
-            }
-            rows = {number for number, _ in contents_of.values()}
-            if len(set(contents_of.values())) != 1 or (rows != {topic.records} and not topic.compacted):
-                raise BenchError(f"Rows differ for {topic.records:,} records, columns {columns or '*'}: {contents_of}")
+            rows = self._checked_rows(name, replace(cases[0], columns=columns, distance_ms=None))
         ends = self.kafka.end_offsets(name).values()
         # Gaps in the offsets have no rows.
-        return FilledTopic(name, tuple(end * max(rows) // sum(ends) for end in ends))
+        return FilledTopic(name, tuple(end * rows // sum(ends) for end in ends))
+
+    def _checked_rows(self, name: str, check: Case) -> int:
+        """The number of rows of a topic, after the check that all sources read the same rows."""
+        topic: Topic = check.topic
+        contents_of: dict[str, tuple[int, Decimal]] = {}
+        for source in self.sources:
+            if source != TUNED:  # which differs from the JVM source in settings only
+                contents_of[source] = contents(self._source_query(source, FilledTopic(name), check))
+        rows, _ = next(iter(contents_of.values()))
+        are_equal = len(set(contents_of.values())) == 1
+        is_complete = topic.compacted or rows == topic.records
+        if not are_equal or not is_complete:
+            columns = check.columns or "*"
+            raise BenchError(f"Rows differ for {topic.records:,} records, columns {columns}: {contents_of}")
+        return rows
 
     def measure(self, topic: FilledTopic, case: Case) -> Result:
         """Runs the case: first the warm-up, then pairs of runs, each with a run of the ceiling if the case has one."""
@@ -72,14 +80,15 @@ class Measurement:
             run(source_query)
         runs: dict[str, list[Run]] = {source: [] for source in sources}
         peaks: list[float] = []
-        for number in range(self.runs):
-            # The sources alternate as the first of a pair.
-            for source_query in source_queries[:: -1 if number % 2 else 1]:
+        for _ in range(self.runs):
+            for source_query in source_queries:
                 processes.reset_peaks()
                 runs[source_query.source].append(self._run(source_query))
                 peak = processes.peak_mib()
                 if source_query.source == GROUP and peak is not None:
                     peaks.append(peak)
+            # The sources alternate as the first of a pair.
+            source_queries = source_queries[::-1]
         return Result(case, runs, max(peaks, default=None))
 
     def _sources(self, case: Case) -> list[str]:
@@ -95,9 +104,9 @@ class Measurement:
             cpu_before = processes.cpu_seconds(self.spark)
             measured = run(source_query)
             cpu_after = processes.cpu_seconds(self.spark)
-            return (
-                measured if cpu_before is None or cpu_after is None else replace(measured, cpu_s=cpu_after - cpu_before)
-            )
+            if cpu_before is None or cpu_after is None:
+                return measured
+            return replace(measured, cpu_s=cpu_after - cpu_before)
         before = bytes_sent(self.kafka, self.jmx_port, source_query.topic)
         measured = run(source_query)
         return replace(measured, received=bytes_sent(self.kafka, self.jmx_port, source_query.topic) - before)

@@ -19,13 +19,17 @@ def draw(results: list[Result], subtitle: str, path: Path) -> None:
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    compared = [(each, ratio) for each in results if (ratio := each.ratio()) is not None]
+    compared = []
+    for result in results:
+        ratio = result.ratio()
+        if ratio is not None:
+            compared.append((result, ratio))
     figure, axes = plt.subplots(figsize=(9, 1.4 + 0.24 * len(compared)), layout="constrained")
     longest = max(max(each.ratios()) for each, _ in compared)
     y, ticks = 0.0, []
     for result, ratio in compared:
-        y -= 1.0 if result.case.extent is Extent.INSIDE else 1.4  # both extents of a case are close together
-        axes.barh(y, ratio, height=0.9, color=COLORS.get(result.case.extent, COLOR) if ratio >= 1 else SLOWER)
+        y -= _distance_to_bar_before(result)
+        axes.barh(y, ratio, height=0.9, color=_color(result, ratio))
         axes.plot(result.ratios(), [y] * len(result.ratios()), ".", markersize=3, color="black", alpha=0.7)
         end = max(*result.ratios(), ratio) + 0.01 * longest
         axes.text(end, y, f"{ratio:.2f}   {result.formatted(JVM)} → {result.formatted(GROUP)}", fontsize=7, va="center")
@@ -38,3 +42,16 @@ def draw(results: list[Result], subtitle: str, path: Path) -> None:
     axes.set_title(f"{GROUP} beside {JVM}\n{subtitle}", fontsize=9)
     figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def _distance_to_bar_before(result: Result) -> float:
+    """Both extents of a case are close together."""
+    if result.case.extent is Extent.INSIDE:
+        return 1.0
+    return 1.4
+
+
+def _color(result: Result, ratio: float) -> str:
+    if ratio < 1:
+        return SLOWER
+    return COLORS.get(result.case.extent, COLOR)

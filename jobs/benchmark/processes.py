@@ -34,7 +34,8 @@ def peak_mib() -> float | None:
     for pid in _workers():
         with contextlib.suppress(OSError):
             found = re.search(r"VmHWM:\s+(\d+) kB", (PROC / str(pid) / "status").read_text())
-            peaks += [int(found[1]) / 1024] if found else []
+            if found:
+                peaks.append(int(found[1]) / 1024)
     return max(peaks, default=None)
 
 
@@ -44,17 +45,29 @@ def cpu_seconds(spark: SparkSession) -> float | None:
     jvm = gateway and getattr(gateway, "proc", None)
     if jvm is None or not PROC.exists():
         return None
-    parents, ticks = _parents(), sum(_ticks(jvm.pid)[:2])
-    for daemon in [pid for pid, parent in parents.items() if parent == jvm.pid and _command(pid).endswith(TASKS)]:
+    parents, ticks = _parents(), _own_ticks(jvm.pid)
+    for daemon in _children(jvm.pid, parents):
+        if not _command(daemon).endswith(TASKS):
+            continue
         # Workers that ended are in the daemon's times of children.
-        ticks += sum(_ticks(daemon)) + sum(sum(_ticks(pid)[:2]) for pid, parent in parents.items() if parent == daemon)
+        ticks += sum(_ticks(daemon))
+        for worker in _children(daemon, parents):
+            ticks += _own_ticks(worker)
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _workers() -> list[int]:
     """Children of the daemons that descend from this process; workers are forks with the command line of the daemon."""
     parents = _parents()
-    return [pid for pid, parent in parents.items() if _is_daemon(parent) and _is_below(pid, os.getpid(), parents)]
+    workers = []
+    for pid, parent in parents.items():
+        if _is_daemon(parent) and _is_below(pid, os.getpid(), parents):
+            workers.append(pid)
+    return workers
+
+
+def _children(pid: int, parents: dict[int, int]) -> list[int]:
+    return [child for child, parent in parents.items() if parent == pid]
 
 
 def _parents() -> dict[int, int]:
@@ -75,6 +88,11 @@ def _ticks(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         return [int(each) for each in _stat(PROC / str(pid))[11:15]]
     return []
+
+
+def _own_ticks(pid: int) -> int:
+    """The CPU time of a process without its children."""
+    return sum(_ticks(pid)[:2])
 
 
 def _is_daemon(pid: int) -> bool:

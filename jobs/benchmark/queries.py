@@ -58,6 +58,11 @@ class Run:
     received: int | None = None
     cpu_s: float | None = None
 
+    @property
+    def rows(self) -> int:
+        """The rows of all batches."""
+        return sum(batch.rows for batch in self.batches)
+
 
 def run(source_query: SourceQuery) -> Run:
     """Runs the case's query once.
@@ -95,7 +100,10 @@ def contents(source_query: SourceQuery) -> tuple[int, Decimal]:
         sums.append((rows, total or Decimal(0)))
 
     with tempfile.TemporaryDirectory(prefix="bench-contents-") as directory:
-        frame = source_query.frame(None, **(NO_WAIT if source_query.source == JVM else {}))
+        options: dict[str, str] = {}
+        if source_query.source == JVM:
+            options = NO_WAIT
+        frame = source_query.frame(None, **options)
         _run_to_end(frame.writeStream.foreachBatch(add).option("checkpointLocation", directory), CHECK_TIMEOUT_S)
     return sum(rows for rows, _ in sums), sum((total for _, total in sums), Decimal(0))
 
@@ -122,11 +130,18 @@ def _run_batches(batches: int, writer: DataStreamWriter, checkpoint: Path) -> St
     deadline = Deadline.after(QUERY_TIMEOUT_S)
     last = checkpoint / "commits" / str(batches - 1)
     # The progress has the offsets of all partitions: of thousands it takes as much CPU time as a source.
-    while not (last.exists() and query.lastProgress and query.lastProgress.batchId >= batches - 1):
+    while not last.exists() or _last_batch_id(query) < batches - 1:
         if query.awaitTermination(POLL_S) or deadline.expired():  # type: ignore[arg-type] # takes fractions, too
             _stop_and_raise(query, QUERY_TIMEOUT_S)
     query.stop()
     return query
+
+
+def _last_batch_id(query: StreamingQuery) -> int:
+    """The last batch in the query's progress; -1 before the first."""
+    if not query.lastProgress:
+        return -1
+    return query.lastProgress.batchId
 
 
 def _stop_and_raise(query: StreamingQuery, timeout_s: float) -> None:

@@ -90,7 +90,9 @@ def frame(spark: SparkSession, name: str, topic: Topic, rows: list[int], schema:
     """The streaming DataFrame with these numbers of rows by task; an empty ``schema`` means all columns."""
     reader = spark.readStream.format(MEMORY).option("name", name).option("topic", json.dumps(asdict(topic)))
     reader = reader.option("rows", json.dumps(rows))
-    return (reader.schema(schema) if schema else reader).load()
+    if schema:
+        reader = reader.schema(schema)
+    return reader.load()
 
 
 @functools.lru_cache(maxsize=1)
@@ -99,17 +101,29 @@ def record_batch(name: str, topic: Topic, schema: pa.Schema) -> pa.RecordBatch:
     limits, rng = DecodeLimits(), random.Random(name)
     count = min(limits.unit_bytes // topic.mean_value_bytes, limits.rows)
     columns = {
-        "key": [key(rng, topic).encode() if topic.compacted else None for _ in range(count)],
+        "key": _keys(rng, topic, count),
         "value": [each.encode() for each in rng.choices(values(topic), k=count)],
         "topic": [name] * count,
         "partition": [0] * count,
         "offset": list(range(count)),
         "timestamp": [TIMESTAMP_US] * count,
         "timestampType": [0] * count,
-        "headers": [_headers(number) if topic.headers else None for number in range(count)],
+        "headers": _all_headers(topic, count),
     }
     arrays = [pa.array(columns[each], ALL_COLUMNS.field(each).type) for each in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _keys(rng: random.Random, topic: Topic, count: int) -> list[bytes | None]:
+    if not topic.compacted:
+        return [None] * count
+    return [key(rng, topic).encode() for _ in range(count)]
+
+
+def _all_headers(topic: Topic, count: int) -> list[list[dict[str, object]] | None]:
+    if not topic.headers:
+        return [None] * count
+    return [_headers(number) for number in range(count)]
 
 
 def _headers(number: int) -> list[dict[str, object]]:

@@ -38,13 +38,28 @@ class SourceQuery:
 
     def frame(self, limit: int | None, **options: str) -> DataFrame:
         """The streaming DataFrame. If the source can select columns, it does, as its users would."""
-        columns = self.case.columns
-        schema = ", ".join(f"{name} {TYPES[name]}" for name in columns)
         if self.source == MEMORY:
             assert limit, self.case
             rows = [each * limit // self.case.topic.records for each in self.rows]
-            return rows_from_memory.frame(self.spark, self.topic, self.case.topic, rows, schema)
-        options = {"startingOffsets": "earliest", **options}
+            return rows_from_memory.frame(self.spark, self.topic, self.case.topic, rows, self._schema)
+        name = self.source
+        if self.source == TUNED:
+            name = JVM
+        reader = self.spark.readStream.format(name).options(**self._options(limit, options))
+        columns = self.case.columns
+        if not columns:
+            return reader.load()
+        if self.source == GROUP:
+            return reader.schema(self._schema).load()
+        return reader.load().select(*columns)
+
+    @property
+    def _schema(self) -> str:
+        """The case's columns as DDL; empty for all."""
+        return ", ".join(f"{name} {TYPES[name]}" for name in self.case.columns)
+
+    def _options(self, limit: int | None, more: dict[str, str]) -> dict[str, str]:
+        options = {"startingOffsets": "earliest", **more}
         options |= {"kafka.bootstrap.servers": self.servers, "subscribe": self.topic}
         options["includeHeaders"] = str(self.case.topic.headers).lower()
         if self.case.topic.transactional:
@@ -55,7 +70,4 @@ class SourceQuery:
             options["maxOffsetsPerTrigger"] = str(limit)
         if self.source == GROUP:
             options["kafka.group.id"] = f"bench-{uuid.uuid4().hex}"
-        reader = self.spark.readStream.format(JVM if self.source == TUNED else self.source).options(**options)
-        if columns and self.source == GROUP:
-            return reader.schema(schema).load()
-        return reader.load().select(*columns) if columns else reader.load()
+        return options

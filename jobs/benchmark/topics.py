@@ -43,7 +43,29 @@ def write(kafka: EmbeddedKafka, name: str, topic: Topic, work: Path) -> None:
     Raises:
         BenchError: Kafka's producer failed, records are missing in the topic, or its record batches have another size.
     """
-    kafka.create_topic(name, topic.partitions, COMPACTION if topic.compacted else None)
+    settings: dict[str, str] | None = None
+    if topic.compacted:
+        settings = COMPACTION
+    kafka.create_topic(name, topic.partitions, settings)
+    _fill(kafka, name, topic, work)
+    if topic.batch_bytes:
+        _check_record_batches(kafka, name, topic, topic.batch_bytes)
+    if topic.compacted:
+        _wait_until_compacted(kafka, name, topic.records * topic.value_bytes)
+
+
+def _fill(kafka: EmbeddedKafka, name: str, topic: Topic, work: Path) -> None:
+    properties = [f"{key}={value}" for key, value in _producer_properties(kafka, topic).items()]
+    if topic.headers or topic.compacted:
+        _produce_lines(kafka, name, topic, properties)
+    else:
+        _produce(kafka, name, topic, properties, work)
+    written = sum(kafka.end_offsets(name).values())
+    if written != topic.records and not topic.transactional:
+        raise BenchError(f"Topic {name} has {written:,} of {topic.records:,} records.")
+
+
+def _producer_properties(kafka: EmbeddedKafka, topic: Topic) -> dict[str, str]:
     properties = {"bootstrap.servers": kafka.bootstrap_servers, "compression.type": topic.codec}
     # An idempotent producer that waits: with thousands of new partitions responses come late, and a retry would write
     # records twice.
@@ -52,18 +74,7 @@ def write(kafka: EmbeddedKafka, name: str, topic: Topic, work: Path) -> None:
         properties |= {"linger.ms": "0", "batch.size": "1"}
     elif topic.batch_bytes:
         properties |= {"linger.ms": LINGER_MS, "batch.size": str(topic.batch_bytes), "buffer.memory": BUFFER_BYTES}
-    settings = [f"{key}={value}" for key, value in properties.items()]
-    if topic.headers or topic.compacted:
-        _produce_lines(kafka, name, topic, settings)
-    else:
-        _produce(kafka, name, topic, settings, work)
-    written = sum(kafka.end_offsets(name).values())
-    if written != topic.records and not topic.transactional:
-        raise BenchError(f"Topic {name} has {written:,} of {topic.records:,} records.")
-    if topic.batch_bytes:
-        _check_record_batches(kafka, name, topic, topic.batch_bytes)
-    if topic.compacted:
-        _wait_until_compacted(kafka, name, topic.records * topic.value_bytes)
+    return properties
 
 
 def _check_record_batches(kafka: EmbeddedKafka, name: str, topic: Topic, batch_bytes: int) -> None:
@@ -73,7 +84,9 @@ def _check_record_batches(kafka: EmbeddedKafka, name: str, topic: Topic, batch_b
         count += len(find_record_batches(TopicPartition(name, 0), memoryview(path.read_bytes())))
     mean = topic.records * topic.mean_value_bytes / max(count, 1)
     # The producer's limit applies to its estimate of the compressed size.
-    most = MAX_FILLED if topic.codec == "none" else MAX_FILLED_COMPRESSED
+    most = MAX_FILLED_COMPRESSED
+    if topic.codec == "none":
+        most = MAX_FILLED
     if not MIN_FILLED * batch_bytes <= mean <= most * batch_bytes:
         raise BenchError(f"The record batches of topic {name} have {mean:,.0f} bytes on average, not {batch_bytes:,}.")
 
@@ -94,13 +107,12 @@ def _wait_until_compacted(kafka: EmbeddedKafka, name: str, written: int) -> None
 def _size(kafka: EmbeddedKafka, name: str) -> int:
     with kafka.admin() as admin:
         answers = admin.describe_log_dirs([name])
-    return sum(
-        partition["partition_size"]
-        for answer in answers
-        for directory in answer["log_dirs"]
-        for topic in directory["topics"]
-        for partition in topic["partitions"]
-    )
+    size = 0
+    for answer in answers:
+        for directory in answer["log_dirs"]:
+            for topic in directory["topics"]:
+                size += sum(partition["partition_size"] for partition in topic["partitions"])
+    return size
 
 
 def _produce(kafka: EmbeddedKafka, name: str, topic: Topic, properties: list[str], work: Path) -> None:
@@ -121,7 +133,9 @@ def _produce(kafka: EmbeddedKafka, name: str, topic: Topic, properties: list[str
 def _produce_lines(kafka: EmbeddedKafka, name: str, topic: Topic, properties: list[str]) -> None:
     """Uses the console producer, because the performance producer writes neither headers nor keys."""
     rng = random.Random(name)
-    parsed = "parse.headers" if topic.headers else "parse.key"
+    parsed = "parse.key"
+    if topic.headers:
+        parsed = "parse.headers"
 
     def line(number: int, value: str) -> str:
         if topic.headers:

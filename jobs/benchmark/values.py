@@ -25,7 +25,9 @@ def values(topic: Topic) -> list[str]:
 def _size(rng: random.Random, topic: Topic, number: int) -> int:
     if topic.skewed:
         return int(max(topic.value_bytes * rng.lognormvariate(-(SKEW**2) / 2, SKEW), MIN_VALUE_BYTES))
-    return topic.large_value_bytes if topic.large_value_bytes and not number % LARGE_EVERY else topic.value_bytes
+    if topic.large_value_bytes and number % LARGE_EVERY == 0:
+        return topic.large_value_bytes
+    return topic.value_bytes
 
 
 def _value(rng: random.Random, size: int) -> str:
