@@ -37,8 +37,8 @@ class FromCommitted:
 class SpecificOffsets:
     """An offset for each partition of the subscription, from the JSON of ``option``.
 
-    ``topics`` apply to all partitions of a topic, of which ``offsets`` names none. ``others`` applies to the partitions
-    that neither names. If it is ``None``, the JSON must name all.
+    ``topics`` has offsets that apply to all partitions of a topic. ``others`` applies to the partitions that neither
+    ``offsets`` nor ``topics`` names. If it is ``None``, the JSON must name all partitions.
     """
 
     offsets: Mapping[TopicPartition, int | Earliest | Latest]
@@ -47,7 +47,7 @@ class SpecificOffsets:
     topics: Mapping[str, Earliest | Latest] = field(default_factory=dict)
 
     def of(self, tp: TopicPartition) -> int | Earliest | Latest | None:
-        """The offset of a partition; ``None`` if the JSON says nothing of it."""
+        """The offset of a partition; ``None`` if the JSON has none for it."""
         return self.offsets.get(tp, self.topics.get(tp.topic, self.others))
 
     @property
@@ -60,7 +60,7 @@ class SpecificOffsets:
 
     @property
     def digest(self) -> str:
-        """Eight characters, others for other offsets."""
+        """Eight characters that differ for other offsets."""
         return hashlib.sha256(as_json(self.offsets, self.others, self.topics).encode()).hexdigest()[:8]
 
 
@@ -68,7 +68,8 @@ class SpecificOffsets:
 class AtTimestamp:
     """The first record at or after a time, from ``option``: one time for all partitions, or one for each.
 
-    Times are in milliseconds since 1970. If no record is as late: the end offset if ``or_latest``, otherwise an error.
+    Times are in milliseconds since 1970. If no record is that late, the end offset applies with ``or_latest``; without
+    it, that is an error.
     """
 
     timestamps: int | Mapping[TopicPartition, int]
