@@ -176,6 +176,28 @@ def test_a_reported_batch_is_completed_and_other_batches_are_not(reader: GroupSt
     assert fake(reader).completed == [batch(0, 3)]
 
 
+def test_a_report_that_comes_as_the_next_batch_is_planned_does_not_complete_that_one(
+    reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader.latestOffset(reader.initialOffset())
+
+    class TakenBetween:
+        """The lock, which the next plan takes and releases just before the report does."""
+
+        def __init__(self, lock: Any) -> None:
+            self.lock = lock
+
+        def acquire(self, *, blocking: bool) -> bool:
+            monkeypatch.setattr(reader, "_lock", self.lock)
+            reader.latestOffset(logged(batch(0, 3)))
+            return bool(self.lock.acquire(blocking=blocking))
+
+    monkeypatch.setattr(reader, "_lock", TakenBetween(reader._lock))
+    reader._batch_completed(digest(logged(batch(0, 3))))
+    assert fake(reader).completed == [batch(0, 3)]
+    assert fake(reader).in_flight == batch(3, 5)
+
+
 def test_no_completion_waits_while_a_batch_is_planned(reader: GroupStreamReader) -> None:
     """The thread of the completions also hears of all other queries: a reader that does not read is cut off."""
     first = reader.latestOffset(reader.initialOffset())
