@@ -83,7 +83,7 @@ class Driver:
         self._topics = TopicValidator(self._clients.cluster, settings.subscription, fail_on_data_loss, clock)
         self._planner = BatchPlanner(options, settings, self._clients, self._assigned_partitions, self._member, clock)
         self.counters = self._member.counters
-        self._query_log = QueryLog(settings, self._member, timings, clock)
+        self._query_log = QueryLog(settings, options.target_batch_duration, self._member, timings, clock)
         self._unassigned_lines = LogEvery(WARN_EVERY, clock, clock() + WARN_EVERY)
         self._unassigned_since = clock()
 
@@ -125,7 +125,7 @@ class Driver:
             log.warning(
                 "group %s: these brokers have no %s", self._options.group.group_id, "; no ".join(missing_features)
             )
-        self._query_log.warn_of_long_target(self._options.target_batch_duration)
+        self._query_log.warn_of_long_target()
         self._planner.restore(logged, self._topics.deleted(topics, logged.ranges))
         existing = starts_of(topics, time.time())
         if logged.is_empty:

@@ -103,7 +103,7 @@ class AssignedPartitions:
         if in_flight:
             log.warning(
                 "group %s: the batch that reads %s did not end within the revocation timeout; the next owner repeats"
-                " it. Raise kafka.max.poll.interval.ms or make batches smaller with maxOffsetsPerTrigger.",
+                " it. Make batches shorter with targetBatchDuration, or raise kafka.max.poll.interval.ms.",
                 self._group_id,
                 names(in_flight),
             )

@@ -34,9 +34,16 @@ class QueryLog:
     """Logs what happens to one query, and repeats it rarely."""
 
     def __init__(
-        self, settings: GroupSettings, member: Member | ManualAssignment, timings: Timings, clock: Clock
+        self,
+        settings: GroupSettings,
+        target: float | None,
+        member: Member | ManualAssignment,
+        timings: Timings,
+        clock: Clock,
     ) -> None:
+        """``target`` is ``targetBatchDuration`` in seconds, if it is set."""
         self._settings = settings
+        self._target = target
         self._member = member
         self._counters = member.counters
         self._timings = timings
@@ -121,36 +128,39 @@ class QueryLog:
             return
         log.warning(
             "group %s: a batch took %.0f s until its commit, but a revocation waits for at most %.0f s: a rebalance in"
-            " this time makes the next owner repeat the batch. Make batches shorter with targetBatchDuration=%s, or"
-            " raise kafka.max.poll.interval.ms (now %.0f) above %.0f. If this query commits each batch when Spark plans"
-            " the next one, use minBatchInterval instead of processingTime.",
+            " this time makes the next owner repeat the batch. %s raise kafka.max.poll.interval.ms (now %.0f) above"
+            " %.0f. If this query commits each batch when Spark plans the next one, use minBatchInterval instead of"
+            " processingTime.",
             settings.group_id,
             seconds,
             settings.revocation_timeout,
-            self._longest_target(),
+            self._how_to_shorten(),
             settings.rebalance_timeout * 1000,
             settings.rebalance_timeout_for(seconds) * 1000,
         )
 
-    def warn_of_long_target(self, target: float | None) -> None:
+    def _how_to_shorten(self) -> str:
+        """What makes batches short enough, up to the word before the other remedy."""
+        longest = self._settings.revocation_timeout / SLOWDOWN
+        if self._target is None or self._target > longest:
+            return f"Make batches shorter with targetBatchDuration={longest:g}s, or"
+        return f"targetBatchDuration={self._target:g}s makes the next ones shorter. If this happens often,"
+
+    def warn_of_long_target(self) -> None:
         """Warns of a ``targetBatchDuration`` with which batches may last longer than a revocation waits."""
-        settings = self._settings
+        settings, target = self._settings, self._target
         if target is None or target <= settings.revocation_timeout:
             return
         if settings.subscription.partitions:
             return
         log.warning(
             "group %s: targetBatchDuration is %.0f s, but a revocation waits for at most %.0f s: a rebalance during a"
-            " batch may make the next owner repeat it. Set targetBatchDuration to %s, or raise"
+            " batch may make the next owner repeat it. Set targetBatchDuration to %gs, or raise"
             " kafka.max.poll.interval.ms (now %.0f) above %.0f.",
             settings.group_id,
             target,
             settings.revocation_timeout,
-            self._longest_target(),
+            settings.revocation_timeout / SLOWDOWN,
             settings.rebalance_timeout * 1000,
             settings.rebalance_timeout_for(target * SLOWDOWN) * 1000,
         )
-
-    def _longest_target(self) -> str:
-        """The longest ``targetBatchDuration`` with which even a slow batch ends before a revocation stops waiting."""
-        return f"{self._settings.revocation_timeout / SLOWDOWN:g}s"

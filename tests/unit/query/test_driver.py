@@ -191,6 +191,20 @@ def test_slow_batches_log_a_warning_with_the_setting_that_they_need_at_most_ever
     assert "kafka.max.poll.interval.ms (now 300000) above 301000" in caplog.text
 
 
+def test_a_slow_batch_of_a_query_with_a_target_is_warned_of_without_the_advice_to_raise_it(
+    fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = start(targetBatchDuration="30s")
+    times = Times(driver, monkeypatch)
+    end = driver.plan_batch(BatchOffset(), None)
+    times.now += 300.0
+    driver.complete(end)
+    (line,) = [each.getMessage() for each in caplog.records if SLOW in each.getMessage()]
+    assert f"a batch took 300 s until its commit, {SLOW} 240 s" in line
+    assert "targetBatchDuration=30s makes the next ones shorter. If this happens often, raise kafka.max.poll" in line
+    assert "targetBatchDuration=120s" not in line
+
+
 def quits(old: object, new: object) -> None:
     sys.exit("no credentials")
 
