@@ -13,7 +13,9 @@ error in ``f`` costs time to get there, and no accuracy. The rest is how far to 
   the target only in part. So a single slow batch, for example with a repeated task, makes one batch small.
 - **Fixed costs.** The line through two batches whose sizes differ by a factor of two shows what a batch costs without
   records. DStreams' PIDRateEstimator (SPARK-8979) knows no such costs, and shrinks batches that cannot get shorter.
-  Here a third of a batch is for records, even if fixed costs alone exceed the target.
+  Here a third of a batch is for records, even if fixed costs alone exceed the target. Where fixed costs seem to be a
+  large part of a batch, sizes hardly change, and nothing would show an error: then a batch is made small to compare it
+  with the one before, at first often, later every tenth. Only a smaller one is sure to be short enough.
 - **A batch without records teaches nothing** (SPARK-9966), and no size is 0. A batch that read less than it might have,
   because another limit was lower or no more was there, lowers the limit only if its records took long.
 
@@ -61,10 +63,19 @@ RECORDS_SHARE = 1 / 3
 """The least part of a batch that is for its records."""
 
 REFERENCE_BATCHES = 10
-"""For how many batches an earlier one is compared with those that follow."""
+"""For how many batches an earlier one is compared with those that follow. Also the most batches between two probes."""
 
 PROBE_DIVISOR = 3
-"""While fixed costs exceed the target, some batches are this much smaller: otherwise nothing would show an error."""
+"""How much smaller than the batch before a probe is, which shows fixed costs."""
+
+PROBED_PART = 0.45
+"""Fixed costs above this part of a batch are probed."""
+
+GAIN_OF_PROBE = 0.7
+"""The part of a fixed cost that counts if a probe has shown it: its two batches ran one after the other."""
+
+MAX_PROBE_SECONDS = 1.5
+"""A probe that takes so many times longer than the larger batch before it shows a slower sink, and no fixed costs."""
 
 FULL_PART = 0.8
 """A batch that read at least this part of a limit counts as limited: portions of partitions are rounded down."""
@@ -104,6 +115,8 @@ class Pace:
         last: the last batch that was measured.
         reference: an earlier one, which the next are compared with.
         age: how many batches were measured after the reference.
+        probe_after: how old the reference may become before a probe.
+        probed: the batch before the next one, if that is a probe.
     """
 
     offsets: int
@@ -112,6 +125,8 @@ class Pace:
     last: MeasuredBatch | None = None
     reference: MeasuredBatch | None = None
     age: int = 0
+    probe_after: int = 1
+    probed: MeasuredBatch | None = None
 
 
 def first_pace(target: float) -> Pace:
@@ -129,14 +144,34 @@ def next_pace(pace: Pace, target: float, batch: MeasuredBatch) -> Pace:
     """The pace after a batch. A batch without offsets teaches nothing."""
     if batch.offsets <= 0:
         return pace
+    probed, pace = pace.probed, replace(pace, probed=None)
+    if probed is not None and batch.seconds <= MAX_PROBE_SECONDS * probed.seconds:
+        return _after_probe(replace(pace, last=batch), target, probed, batch)
     known = replace(_with_fixed_costs(pace, target, batch), last=batch)
     aim = aimed_seconds(target, known.fixed)
     offsets = _corrected(batch, aim, known.fixed)
     if not _is_limited(pace, batch):
         return _after_small_batch(known, target, batch, offsets, aim)
-    if aim > target and known.age == REFERENCE_BATCHES - 1:
-        offsets = max(1, offsets // PROBE_DIVISOR)
+    if known.fixed > PROBED_PART * aim and known.age >= known.probe_after:
+        return _probing(known, batch)
     return _limited_to(known, batch, offsets)
+
+
+def _probing(pace: Pace, batch: MeasuredBatch) -> Pace:
+    """The pace whose next batch is much smaller than this one, to show fixed costs."""
+    probe_after = min(2 * pace.probe_after, REFERENCE_BATCHES - 1)
+    probing = _limited_to(pace, batch, max(1, batch.offsets // PROBE_DIVISOR))
+    return replace(probing, probe_after=probe_after, probed=batch)
+
+
+def _after_probe(pace: Pace, target: float, probed: MeasuredBatch, batch: MeasuredBatch) -> Pace:
+    """The pace after a probe. The next size follows from the batch before it."""
+    if probed.offsets < MIN_RATIO * batch.offsets:
+        return _limited_to(pace, probed, probed.offsets)
+    fixed = pace.fixed + GAIN_OF_PROBE * (fixed_costs(probed, batch) - pace.fixed)
+    fixed = min(fixed, batch.seconds / MAX_PART_FIXED)
+    offsets = _corrected(probed, aimed_seconds(target, fixed), fixed)
+    return _limited_to(replace(pace, fixed=fixed, reference=probed, age=0), probed, offsets)
 
 
 def pace_after_wait(pace: Pace, batch: MeasuredBatch) -> Pace:

@@ -96,6 +96,27 @@ def test_a_target_near_or_below_the_costs_of_a_batch_starves_nobody(target: floa
         assert statistics.mean(each.seconds for each in late) <= 1.3 * aim
 
 
+@pytest.mark.parametrize(("target", "micros"), [(10.0, 20), (1.0, 1000)])
+def test_costs_of_a_batch_near_the_target_are_told_from_those_of_its_records(target: float, micros: int) -> None:
+    """Whatever the size, a batch then takes about the target, so only a probe shows that a larger one costs little."""
+    parts = []
+    for seed in range(20):
+        sink = Sink(micros * MICROSECOND, 0.9 * target, jitter=0.2, chance=random.Random(seed))
+        late = keep_reading(target, sink, 100).batches[20:]
+        rate = sum(each.offsets for each in late) / sum(each.seconds for each in late)
+        parts.append(rate / sink.best_rate(aimed_seconds(target, sink.per_batch)))
+    assert statistics.median(parts) >= 0.7
+
+
+def test_a_probe_that_took_longer_than_the_batch_before_shows_a_slower_sink() -> None:
+    before = batch(9000, 10.0)
+    probing = replace(LEARNT, offsets=3000, largest=6000, fixed=9.0, probed=before)
+    assert next_pace(probing, TARGET, batch(3000, 8.0)).offsets >= before.offsets, "costs are mostly fixed"
+    slower = next_pace(probing, TARGET, batch(3000, 60.0))
+    assert slower.offsets < 3000
+    assert slower.probed is None
+
+
 def test_an_hour_is_reached_in_few_batches() -> None:
     run = keep_reading(3600.0, Sink(20 * MICROSECOND, jitter=0.1), 40)
     assert run.batches_before_target <= 8
