@@ -31,7 +31,9 @@ LEAVE_S = 20.0
 normal."""
 
 IDLE, JOINING = "idle", "joining"
-CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+AS_ROOT = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+CONTAINER = ["unshare", *AS_ROOT, "--pid", "--fork", "--mount-proc", "--kill-child"]
+"""Starts its command as process 1. Without root it needs user namespaces, which some systems forbid."""
 TINI = "tini"
 
 
@@ -171,12 +173,13 @@ def cannot_run(way: Way) -> str:
     """Why this machine cannot run it; empty if it can."""
     if way.init is None:
         return ""
-    if sys.platform != "linux" or shutil.which("unshare") is None:
-        return "containers need Linux with unshare"
-    if os.geteuid() != 0:
-        return "a container's process 1 needs root for unshare: SIGTERM to process 1 is not tested"
+    if shutil.which("unshare") is None:
+        return "no unshare on this machine: SIGTERM to process 1 is not tested"
+    tried = subprocess.run([*CONTAINER, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        return f"no container on this machine: SIGTERM to process 1 is not tested: {tried.stderr.strip()}"
     if way.init and shutil.which(way.init) is None:
-        return f"{way.init} is not installed: SIGTERM to a container with an init is not tested"
+        return f"no {way.init} on this machine: SIGTERM to a container with an init is not tested"
     return ""
 
 
