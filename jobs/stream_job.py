@@ -45,7 +45,7 @@ def job_parser(prog: str, about: str | None) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other source option; may be repeated",
+        help="any other source option; may be repeated. YARN needs a space between two braces of JSON: } }",
     )
     add("--command-config", metavar="FILE", help="properties file with source options, for example with passwords")
     return parser
