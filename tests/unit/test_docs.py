@@ -68,6 +68,16 @@ def test_nothing_is_installed_from_pypi_before_its_release() -> None:
         assert [each for each in commands if not re.search(r"\.whl|in a clone|[Aa]fter the release", each)] == []
 
 
+def test_whoever_decides_reads_the_license_of_each_dependency() -> None:
+    project = (REPOSITORY / "pyproject.toml").read_text()
+    (listed,) = re.findall(r"^dependencies = \[(.*?)^\]", project, re.M | re.S)
+    required = re.findall(r'^ *"([\w-]+)', listed, re.M)
+    page = (REPOSITORY / "docs" / "evaluating.md").read_text()
+    (row,) = re.findall(r"^\| Which licenses.*$", page, re.M)
+    assert required
+    assert [name for name in required if name not in row] == []
+
+
 def test_the_design_names_tests_that_exist() -> None:
     sources = [path.read_text() for path in (REPOSITORY / "tests").rglob("test_*.py")]
     existing = {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.M)}
