@@ -34,6 +34,10 @@ CHECK_MS, IDLE_CHECK_MS, PENDING_CHECK_MS = 750, 10_000, 250
 """Milliseconds between two checks whether Spark or a query was stopped: while there are readers, while there are none,
 and while a query that was stopped has not ended."""
 
+MAX_SHARE = 0.05
+"""Maximum share of its time for which the thread asks Spark which queries were stopped: the answer takes about a
+millisecond for each query."""
+
 STOPPED_CHECK_MS = 50
 """Milliseconds between two checks whether the readers of a stopped Spark have left."""
 
@@ -74,7 +78,7 @@ class CompletionListener:
         """Whether there are readers."""
         # When a query was first seen that was stopped and has not ended, by the id of its run.
         self._stopped_at: dict[str, float] = {}
-        self._checked_at = monotonic()
+        self._checked_at = self._rests_until = monotonic()
         self._thread = threading.Thread(target=self._take, name="kafka-group-progress", daemon=True)
         self._thread.start()
 
@@ -133,11 +137,14 @@ class CompletionListener:
                 elif self.stopped():
                     self._end_all_queries()
                     return
-                check_is_due = event is None or monotonic() >= self._checked_at + interval / 1000
-                if self.attended and check_is_due:
+                if self.attended and self._check_is_due(event, interval):
                     self._end_stopped_queries()
         except Exception as error:  # the JVM is gone, or py4j's connection to it
             log.info("Spark's JVM has ended and reports no more completed batches: %r", error)
+
+    def _check_is_due(self, event: str | None, interval: int) -> bool:
+        has_waited = event is None or monotonic() >= self._checked_at + interval / 1000
+        return has_waited and monotonic() >= self._rests_until
 
     def _check_interval(self) -> int:
         if self._stopped_at:
@@ -170,6 +177,8 @@ class CompletionListener:
                 if now >= stopped_at[run] + STOP_GRACE:
                     self._end_query(query)
         self._stopped_at = stopped_at
+        took = monotonic() - now
+        self._rests_until = monotonic() + took / MAX_SHARE
 
     def _end_query(self, query: Any) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from types import SimpleNamespace
@@ -253,6 +254,23 @@ def test_a_stopped_query_that_is_held_is_told_and_others_are_not(
         held.stop()
         eventually(lambda: reader.told)
         assert set(reader.told) == {digest(END)}
+
+
+def test_many_queries_are_asked_less_often(
+    server: NotificationServer, jvm: Hooked, application: CompletionListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener_module, "MAX_SHARE", 0.1)
+    asked: list[float] = []
+
+    def active() -> list[Any]:
+        asked.append(time.monotonic())
+        time.sleep(0.05)
+        return []
+
+    jvm.streams.active = active
+    with closing(Reader(server.path)):
+        eventually(lambda: len(asked) >= 3)
+    assert asked[2] - asked[0] >= 2 * 0.05 / 0.1
 
 
 def test_a_stopped_query_that_ends_by_itself_is_not_told(
