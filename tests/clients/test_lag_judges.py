@@ -1,4 +1,7 @@
-"""The lag of a query in both group protocols, as the tools of Kafka, kminion and kafka_exporter have it, and ours."""
+"""The lag of a query in both group protocols, as the tools of Kafka, kminion and kafka_exporter have it, and ours.
+
+What each tool shows goes to ``build/clients/judges.tsv``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.lag.group_report import snapshot
 from spark_group_source.lag.model import Sample
 from spark_group_source.testing import EmbeddedKafka
-from tests.clients.programs import BY_NAME, lag_judge
+from tests.clients.programs import BUILT, BY_NAME, lag_judge
 from tests.integration import query_process
 from tests.integration.query_process import PlainQuery, source_options
 from tests.integration.standing import Producing, caught_up, shorten_sessions
@@ -79,14 +82,23 @@ class Judges:
         (state, members), *rows = [line.split() for line in done.stdout.splitlines()]
         return Seen(state, int(members), _figures([[self._group, *row] for row in rows]))
 
+    def tools(self) -> dict[str, Callable[[], Seen]]:
+        """The look-up of each tool, by its name."""
+        return {"ours": self.ours, "kafka": self.kafkas, "kadm": self.kadms, "sarama": self.saramas}
+
     def all(self) -> dict[str, Seen]:
         """Each tool, one after the other."""
-        return {"ours": self.ours(), "kafka": self.kafkas(), "kadm": self.kadms(), "sarama": self.saramas()}
+        return {tool: look() for tool, look in self.tools().items()}
 
 
 def _figures(rows: list[list[str]]) -> Figures:
     """From rows with group, topic, partition, commit, end and lag."""
     return {int(row[2]): (int(row[3]), int(row[4]), int(row[5])) for row in rows}
+
+
+def lags(each: int) -> list[int]:
+    """By partition, if this is the lag of those that are not to stay empty."""
+    return [each] * WRITTEN + [0] * (PARTITIONS - WRITTEN)
 
 
 @contextmanager
@@ -113,6 +125,13 @@ def is_between(seen: Seen, before: Sample, after: Sample) -> bool:
     return True
 
 
+def note(protocol: str, moment: str, tool: str, seen: Seen) -> None:
+    """A row of the table of what the tools show."""
+    row = [protocol, moment, tool, " ".join(map(str, seen.lags)), seen.state, str(seen.members)]
+    with (BUILT / "judges.tsv").open("a") as table:
+        table.write("\t".join(row) + "\n")
+
+
 CLASSIC_ONLY = {"kadm": "Dead", "sarama": "Dead"}
 """What tools that ask for classic groups only take a group of KIP-848 for: they see none of its members."""
 
@@ -129,10 +148,10 @@ def test_all_tools_show_the_same_lag_in_each_state_of_a_query(
     judges = Judges(kafka, name, group, lag_judge())
     fill(kafka, name, 100)
 
-    def agree(lag: int, state: str, members: int) -> None:
-        expected = [lag] * WRITTEN + [0] * (PARTITIONS - WRITTEN)
+    def agree(moment: str, lags: list[int], state: str, members: int) -> None:
         for tool, seen in judges.all().items():
-            assert seen.lags == expected, tool
+            note(protocol, moment, tool, seen)
+            assert seen.lags == lags, tool
             if protocol == "consumer" and tool in CLASSIC_ONLY:
                 assert (seen.state, seen.members) == (CLASSIC_ONLY[tool], 0), tool
             else:
@@ -142,25 +161,24 @@ def test_all_tools_show_the_same_lag_in_each_state_of_a_query(
     query = PlainQuery(tmp_path / "work", tmp_path / "checkpoint", options, "read 1")
     try:
         query.until(lambda: caught_up(kafka, name, group), what="the commit of the first batch")
-        agree(0, "Stable", 1)  # idle
+        agree("idle", lags(0), "Stable", 1)
         fill(kafka, name, 80)
         query.reaches("read 1")
-        agree(80, "Stable", 1)  # in a long batch
+        agree("in a long batch", lags(80), "Stable", 1)
         query.go_on("read 1")
         with writing(kafka, name), closing(GroupLagClient(options)) as client:
-            for look in (judges.ours, judges.kafkas, judges.kadms, judges.saramas):
+            for tool, look in judges.tools().items():
                 before = client.sample()
                 seen = look()
-                assert is_between(seen, before, client.sample()), look  # busy, each at its own moment
+                note(protocol, "busy", tool, seen)
+                assert is_between(seen, before, client.sample()), tool  # each at its own moment
         eventually(lambda: caught_up(kafka, name, group))
     finally:
         query.go_on("read 1")
         query.end()
     eventually(lambda: kafka.group_state(group) == "Empty")
     fill(kafka, name, 10)
-    agree(10, "Empty", 0)  # stopped
+    agree("stopped", lags(10), "Empty", 0)
     reset = ("--group", group, "--topic", name, "--reset-offsets", "--to-earliest", "--execute")
     kafka.consumer_groups(*reset)
-    for tool, seen in judges.all().items():
-        ends = kafka.end_offsets(name)
-        assert seen.lags == list(ends.values()), tool  # rewound
+    agree("rewound", list(kafka.end_offsets(name).values()), "Empty", 0)
