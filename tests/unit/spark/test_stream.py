@@ -314,6 +314,13 @@ def test_the_end_during_a_completion_only_leaves(reader: GroupStreamReader, monk
     assert fake(reader).ended == ["left", "closed"]
 
 
+def test_a_new_query_joins_in_the_call_that_plans_its_first_batch(reader: GroupStreamReader) -> None:
+    reader.initialOffset()
+    assert fake(reader).started == []
+    assert reader.latestOffset() == batch(0, 3).as_json()
+    assert fake(reader).started == [(BatchOffset(), False)]
+
+
 def test_pyspark_4_1_asks_without_the_start_which_is_the_end_of_the_last_batch(reader: GroupStreamReader) -> None:
     first = reader.latestOffset()
     assert (first, fake(reader).started) == (batch(0, 3).as_json(), [(BatchOffset(), False)])
