@@ -193,7 +193,10 @@ def three(first: str, second: str, protocol: str, assignor: str) -> tuple[Side, 
 
 THREE = {
     "range": three("java", "librdkafka", CLASSIC, "range"),
-    "cooperative-sticky": three("franz-go", "sarama", CLASSIC, "cooperative-sticky"),
+    # Not franz-go with sarama or kafka-python: a leader with franz-go 1.22 does not see what the members of these own,
+    # because a subscription of version 1 has no generation, and lets them swap partitions. Java's needs none.
+    # https://github.com/twmb/franz-go/blob/v1.22.3/pkg/kgo/internal/sticky/sticky.go#L395
+    "cooperative-sticky": three("java", "sarama", CLASSIC, "cooperative-sticky"),
     "roundrobin": three("kafka-python", "aiokafka", CLASSIC, "roundrobin"),
     "consumer": three("java", "librdkafka", CONSUMER, "uniform"),
     "both-protocols": (
@@ -267,7 +270,8 @@ def test_members_of_two_clients_divide_the_topics_of_a_pattern_and_one_that_is_c
     group.settle(one, other)
 
 
-@pytest.mark.parametrize("sides", first_cells(*(each for each in OTHERS if each.static)), ids=name)
+@pytest.mark.parametrize("sides", [each for each in first_cells(*OTHERS) if each[1].protocol in each[1].program.static],
+                         ids=name)  # fmt: skip
 def test_static_members_of_two_clients_return_to_their_partitions(cell: Start, sides: tuple[Side, Side]) -> None:
     ours, theirs = sides
     require(ours, theirs)
@@ -275,7 +279,10 @@ def test_static_members_of_two_clients_return_to_their_partitions(cell: Start, s
     one, other = group.start(ours, instance="one"), group.start(theirs, instance="other")
     group.settle(one, other, assignor=ours.assignor)
     kept = group.share(one), group.share(other)
-    for end in (Member.leave, Member.kill):
+    ends = [Member.leave]
+    if ours.protocol == CLASSIC:  # with KIP-848 a killed member keeps its instance id until its session times out
+        ends.append(Member.kill)
+    for end in ends:
         end(one)
         assert group.share(one) == kept[0], "a static member does not leave"
         one = group.start(ours, instance="one")
