@@ -171,7 +171,7 @@ def test_a_batch_past_the_revocation_timeout_is_not_committed_and_logged(
     second.start()
     moved = eventually(lambda: len(second.owns()) == 2 and second.owns(), "half to move although the batch runs")
     assert "did not end within the revocation timeout" in caplog.text
-    assert "maxOffsetsPerTrigger" in caplog.text
+    assert "Make batches shorter with targetBatchDuration" in caplog.text
     assert first.driver.counters.revocation_timed_out == 2
     first.finish()
     assert not first.poll()
