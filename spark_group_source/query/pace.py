@@ -152,7 +152,8 @@ def next_pace(pace: Pace, target: float, batch: MeasuredBatch) -> Pace:
     offsets = _corrected(batch, aim, known.fixed)
     if not _is_limited(pace, batch):
         return _after_small_batch(known, target, batch, offsets, aim)
-    if known.fixed > PROBED_PART * aim and known.age >= known.probe_after:
+    is_like_last = batch.offsets / MIN_RATIO < offsets < batch.offsets * MIN_RATIO  # and so shows no fixed costs
+    if is_like_last and known.fixed > PROBED_PART * aim and known.age >= known.probe_after:
         return _probing(known, batch)
     return _limited_to(known, batch, offsets)
 

@@ -108,6 +108,14 @@ def test_costs_of_a_batch_near_the_target_are_told_from_those_of_its_records(tar
     assert statistics.median(parts) >= 0.7
 
 
+def test_growth_is_not_interrupted_by_a_probe() -> None:
+    """The next batch differs enough from the last one to show fixed costs itself."""
+    cold = batch(1000, 16.0)
+    pace = next_pace(Pace(600, fixed=5.0, last=cold, reference=cold), TARGET, batch(600, 4.6))
+    assert pace.offsets > 1200
+    assert pace.probed is None
+
+
 def test_a_probe_that_took_longer_than_the_batch_before_shows_a_slower_sink() -> None:
     before = batch(9000, 10.0)
     probing = replace(LEARNT, offsets=3000, largest=6000, fixed=9.0, probed=before)
