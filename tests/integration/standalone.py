@@ -22,14 +22,19 @@ SIZES = ("--conf", "spark.executor.cores=1", "--conf", "spark.executor.memory=51
 class Standalone:
     """A running cluster: ``url`` of its master, ``workers`` as processes of one core each."""
 
-    def __init__(self, url: str, workers: list[subprocess.Popen[bytes]]) -> None:
+    def __init__(self, url: str, workers: list[subprocess.Popen[bytes]], applications: Path) -> None:
         self.url = url
         self.workers = workers
+        self._applications = applications
 
     @property
     def submit(self) -> tuple[str, ...]:
         """Arguments of spark-submit."""
         return ("--master", self.url, *SIZES)
+
+    def executors_stderr(self) -> str:
+        """What the executors of all applications have written to stderr."""
+        return "\n".join(each.read_text(errors="replace") for each in self._applications.glob("*/*/stderr"))
 
 
 @contextlib.contextmanager
@@ -52,7 +57,7 @@ def running(work: Path, workers: int = 2) -> Iterator[Standalone]:
             sizes = ("--cores", "1", "--memory", "600m", "--work-dir", str(work / "apps"))
             start("worker.Worker", *sizes, f"spark://{HOST}:{port}")
         eventually(lambda: log.read_text().count("Registering worker") == workers, what="the workers")
-        yield Standalone(f"spark://{HOST}:{port}", daemons[1:])
+        yield Standalone(f"spark://{HOST}:{port}", daemons[1:], work / "apps")
     finally:
         watchdog.close()
         for daemon in daemons:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from spark_group_source.testing import EmbeddedKafka
 from tests.integration import standalone
 from tests.integration.bare_python import DEPENDENCIES, REPOSITORY, bare_python, copy_package, zipped_package
 from tests.integration.job_process import environment, family, kill, spark_submit
-from tests.integration.query_process import Place, Run, source_options
+from tests.integration.query_process import Place, Run, eventually, source_options
 from tests.integration.standalone import Standalone
 from tests.integration.standing import fill
 
@@ -23,6 +25,19 @@ pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parent / "run_on_cluster.py"
 THIS_TREE = ("--conf", f"spark.executorEnv.PYTHONPATH={REPOSITORY}")
 """Executors do not have the driver's PYTHONPATH: they would take what is installed."""
+
+NO_NAME = "no such name on this host"
+UNREACHABLE = f"""
+import socket, sys
+if "pyspark.daemon" in sys.orig_argv:
+    def getaddrinfo(host, port, *more, **named):
+        raise socket.gaierror(socket.EAI_NONAME, "{NO_NAME}")
+    socket.getaddrinfo = getaddrinfo
+"""
+"""``sitecustomize.py`` of a host that resolves no name, in Spark's Python workers only."""
+NEVER_REACHED = "this executor has never reached a broker"
+SOON_S = 60.0
+"""The task fails 15 s after its warning. Then the application ends, on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +114,23 @@ def test_an_archive_ships_the_package_and_its_dependencies_to_bare_executors(
     workers = run.finish()
     assert sorted(run.places()) == everything[1]
     assert all("/apps/" in path for each in workers for path in each["packages"]), workers
+
+
+def test_an_executor_that_reaches_no_broker_says_so_and_fails_soon(
+    cluster: Standalone, start: Start, tmp_path: Path
+) -> None:
+    """The driver reaches the brokers. Otherwise its task would be silent for its poll timeout of 120 s."""
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    (apart / "sitecustomize.py").write_text(UNREACHABLE)
+    once = ("--conf", "spark.task.maxFailures=1", "--conf", f"spark.executorEnv.PYTHONPATH={apart}:{REPOSITORY}")
+    run = start(*once, PYTHONPATH=str(REPOSITORY))
+    warning = f"WARNING spark_group_source.fetch.task_timeout: fetch: host {socket.gethostname()}: {NEVER_REACHED}"
+    run.until(lambda: warning in cluster.executors_stderr(), what="the warning")
+    after_warning = eventually(lambda: not run.running(), what="the error")
+    assert after_warning < SOON_S
+    assert re.search(rf"DEADLINE_EXCEEDED.*{NEVER_REACHED}.*The task ran on host {socket.gethostname()}\.", run.log())
+    assert NO_NAME in run.log()
 
 
 def test_a_worker_killed_during_a_batch_loses_and_repeats_nothing(
