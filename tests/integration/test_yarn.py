@@ -128,12 +128,12 @@ def submit(
 ) -> Iterator[Submit]:
     begun = []
 
-    def begin(topic: str, available_now: bool = False, held: bool = False) -> Application:
+    def begin(topic: str, available_now: bool = False, held: bool = False, **options: str) -> Application:
         place = tmp_path / "application"
         place.mkdir()
         if held:
             (place / "hold").touch()
-        settings = {"options": source_options(kafka, topic, group), "available_now": available_now}
+        settings = {"options": source_options(kafka, topic, group, **options), "available_now": available_now}
         begun.append(Application(cluster, python, wheel, place, settings))
         return begun[-1]
 
@@ -196,3 +196,28 @@ def test_the_death_of_an_application_master_of_an_executor_and_of_the_applicatio
     assert application.await_end() != 0
     eventually(lambda: not cluster.processes(), END_S, "the end of all processes")
     print(f"left {left:.1f} s, again {again:.1f} s, recovered {recovered:.1f} s, killed {killed:.1f} s")
+
+
+def test_a_second_attempt_is_the_same_static_member(
+    cluster: YarnCluster, submit: Submit, kafka: EmbeddedKafka, topic: Callable[..., str], group: str
+) -> None:
+    """The death of an application master is no leave of a static member, so no other member gets its partitions."""
+    name = topic(partitions=4)
+    everything = sorted(fill(kafka, name, 50))
+    static = {"kafka.group.instance.id": "on-yarn", "kafka.session.timeout.ms": "600000"}
+    application = submit(name, held=True, **static)
+    application.until(application.attempts, what="the held batch")
+    before = kafka.members(group)
+
+    (master,) = cluster.containers(MASTER)
+    os.kill(master, signal.SIGKILL)
+
+    def has_second_attempt() -> bool:
+        assert len(kafka.members(group)) == 1, "it left"
+        return len(application.attempts()) == 2
+
+    again = application.until(has_second_attempt, what="the second attempt")
+    application.release()
+    application.until(lambda: caught_up(kafka, name, group), what="the commit")
+    assert sorted(application.attempts()[1][1]) == everything
+    print(f"again {again:.1f} s, before {before}, after {kafka.members(group)}")
