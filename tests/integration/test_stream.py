@@ -50,6 +50,18 @@ def test_max_offsets_per_trigger_limits_each_batch_and_all_records_are_read(
     eventually(lambda: caught_up(kafka, topic, group))
 
 
+def test_the_tutorials_cell_for_a_notebook_shows_all_rows_and_then_only_new_ones(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, stream: Stream
+) -> None:
+    tutorial = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text()
+    found = re.search(r"### In a notebook\n.*?```python\n(.*?)```", tutorial, re.DOTALL)
+    assert found is not None
+    for values in (["a", "b", "c"], ["d"]):
+        kafka.produce(topic, values)
+        exec(found[1], {"spark": spark, "orders": stream(topic)})
+        assert sorted(row.value for row in spark.table("latest").collect()) == values
+
+
 @pytest.mark.core
 def test_assigned_partitions_are_read_and_committed_by_an_available_now_run(
     spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, read: Read
