@@ -375,8 +375,9 @@ class BatchLimit:
     """What limited a batch.
 
     Attributes:
-        option: the option that set the limit; empty if the batch reads all that was available. offsets: the number of
-        offsets in the batch. reason: why the limit is what it is, for people.
+        option: the option that set the limit; empty if the batch reads all that was available.
+        offsets: the number of offsets in the batch.
+        reason: why the limit is what it is, for people.
     """
 
     option: str

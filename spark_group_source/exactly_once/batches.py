@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from spark_group_source.errors import CheckpointError
 from spark_group_source.migration.checkpoint_files import CheckpointFiles
 from spark_group_source.migration.offset_log import NOTHING_READ, parse_log
-from spark_group_source.offsets import BatchOffset, OffsetRange
+from spark_group_source.offsets import BatchOffset, OffsetRange, in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +73,7 @@ def batch_ranges(spark: SparkSession, checkpoint: str | os.PathLike[str], batch_
             raise CheckpointError(f"{place} has {offset!r}, offsets of another source.", "Write it with another query.")
         ranges += BatchOffset.from_json(offset).reads()
     _check_one_range_each(ranges)
-    return sorted(ranges)
+    return in_order(ranges)
 
 
 def _check_one_range_each(ranges: list[OffsetRange]) -> None:

@@ -46,7 +46,7 @@ class Way(NamedTuple):
     init: str | None = None
     """Process 1 of its container: ``tini``, or empty if that is the launcher. ``None``: it is in no container."""
     told: str = "group"
-    """Who is told: the ``group`` of processes, the ``jvm``, ``python``, process ``one``, or ``stdin``."""
+    """What is told: the ``group``, the ``jvm``, ``python`` or process ``one`` by a signal, or ``stdin`` by a line."""
     number: signal.Signals = signal.SIGTERM
     handler: bool = False
     """Whether the script has the signal handler of docs/howto.md."""
