@@ -49,6 +49,8 @@ class Admission:
             duration = None
         self._has_limit = duration is not None or limits.max_offsets is not None or limits.max_bytes is not None
         admitted = admit(positions, ends, None)
+        if not self._has_limit:
+            return admitted
         decided, reason = "", "the batch reads all that is available"
         if limits.max_offsets is not None:
             lower = admit(positions, admitted, limits.max_offsets)
