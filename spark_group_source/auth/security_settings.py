@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_group_source.auth import msk_iam_options
+from spark_group_source.auth.broker_tls import BrokerTls
 from spark_group_source.auth.jaas import PasswordLogin
 from spark_group_source.auth.msk_iam_options import IamLogin
 from spark_group_source.auth.oauth.client import ClientCredentials
@@ -27,12 +28,15 @@ from spark_group_source.auth.tls_options import check_tls
 from spark_group_source.auth.tokens import FileTokens, FunctionTokens, TokenProvider
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, OptionError
+from spark_group_source.wire.security import SignIn, TlsLayer
 
 BootstrapServers = tuple[tuple[str, int], ...]
 
 
-def security_settings(options: SecurityOptions, bootstrap_servers: BootstrapServers) -> tuple[Tls | None, Sasl | None]:
-    """Returns the settings of TLS and SASL, ``None`` without them.
+def security_settings(
+    options: SecurityOptions, bootstrap_servers: BootstrapServers
+) -> tuple[TlsLayer | None, SignIn | None]:
+    """Returns TLS and the sign-in of connections to brokers, ``None`` without them.
 
     Raises:
         OptionError: the options do not fit together, are not complete or name unusable files. Or the region of an
@@ -44,8 +48,8 @@ def security_settings(options: SecurityOptions, bootstrap_servers: BootstrapServ
         check_sign_in(options)
         sasl = _sasl(options, bootstrap_servers)
     if options.protocol.endswith("SSL"):
-        tls = options.tls
-        check_tls(tls)
+        check_tls(options.tls)
+        tls = BrokerTls(options.tls)
     return tls, sasl
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from socket import socket
 
-from spark_group_source.clock import Deadline
-from spark_group_source.errors import GroupSourceError
 from spark_group_source.text import Secret
 
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
@@ -39,15 +36,3 @@ class Tls:
         if self.in_jaas_config:
             return f"'{setting}' in 'kafka.sasl.jaas.config'"
         return f"'kafka.{setting}'"
-
-    def handshake(self, sock: socket, host: str, broker: str, deadline: Deadline) -> socket:
-        """As :meth:`TlsLayer.handshake`."""
-        from spark_group_source.auth import tls_session  # imports ssl, which takes 20 ms
-
-        return tls_session.handshake(sock, host, broker, self, deadline)
-
-    def session_error(self, broker: str, error: OSError, *, responded: bool) -> GroupSourceError | None:
-        """As :meth:`TlsLayer.session_error`."""
-        from spark_group_source.auth import tls_session
-
-        return tls_session.session_error(broker, error, responded=responded)

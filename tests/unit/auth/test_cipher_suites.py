@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from spark_group_source.auth.broker_tls import BrokerTls
 from spark_group_source.auth.cipher_suites import cipher_suites
 from spark_group_source.auth.tls import Tls
 from spark_group_source.errors import OptionError
@@ -33,7 +34,7 @@ NAMES = {
 @pytest.mark.parametrize("written", NAMES)
 def test_cipher_suites_have_javas_or_openssls_names(written: str) -> None:
     tls = parse_options(SSL | {"kafka.ssl.cipher.suites": written}).wire.tls
-    assert tls == Tls(ciphers=(NAMES[written],))
+    assert tls == BrokerTls(Tls(ciphers=(NAMES[written],)))
 
 
 def test_a_list_is_separated_by_commas_and_leaves_out_what_openssl_does_not_have() -> None:

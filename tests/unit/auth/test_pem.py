@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from spark_group_source.auth import pem
+from spark_group_source.auth.broker_tls import BrokerTls
 from spark_group_source.auth.certificates import _load_keystore_file, ssl_context
 from spark_group_source.auth.tls import Tls
 from spark_group_source.auth.tls_options import certificates, private_key
@@ -69,8 +70,8 @@ def test_texts_are_read_as_java_reads_them(authority: Authority, client: tuple[s
     written = {name: write(text) for name, text in given.items()} | {PASSWORD: "s3cret"}
     parsed = parse_options(SSL | written)
     assert parsed.wire.tls == parse_options(SSL | given | {PASSWORD: "s3cret"}).wire.tls
-    assert isinstance(parsed.wire.tls, Tls)
-    assert (parsed.wire.tls.chain_text or "").count("-----BEGIN CERTIFICATE-----") == 2
+    assert isinstance(parsed.wire.tls, BrokerTls)
+    assert (parsed.wire.tls.settings.chain_text or "").count("-----BEGIN CERTIFICATE-----") == 2
 
 
 @pytest.mark.parametrize("how", WRITTEN)
@@ -82,8 +83,8 @@ def test_files_are_read_as_java_reads_them(
     store.write_text(WRITTEN[how]("\n".join(client)), encoding="utf-8", newline="")
     given = {"kafka.ssl.truststore.location": str(trusted), "kafka.ssl.keystore.location": str(store)}
     parsed = parse_options(SSL | given | {PASSWORD: "s3cret"})
-    assert isinstance(parsed.wire.tls, Tls)
-    context = ssl_context(parsed.wire.tls)
+    assert isinstance(parsed.wire.tls, BrokerTls)
+    context = ssl_context(parsed.wire.tls.settings)
     assert len(context.get_ca_certs()) == 1
 
 
@@ -175,8 +176,8 @@ def test_other_text_in_a_file_keeps_it_as_it_is(authority: Authority, tmp_path: 
 def test_a_trusted_certificate_of_openssl_is_one(authority: Authority) -> None:
     trusted = authority.file.read_text().replace(" CERTIFICATE", " TRUSTED CERTIFICATE")
     parsed = parse_options(SSL | {TRUSTED: trusted}).wire.tls
-    assert isinstance(parsed, Tls)
-    assert len(ssl_context(parsed).get_ca_certs()) == 1
+    assert isinstance(parsed, BrokerTls)
+    assert len(ssl_context(parsed.settings).get_ca_certs()) == 1
 
 
 @pytest.mark.parametrize(

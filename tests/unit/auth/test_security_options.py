@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_group_source.auth.broker_tls import BrokerTls
 from spark_group_source.auth.jaas import PasswordLogin, parse_jaas
 from spark_group_source.auth.sasl import Sasl
 from spark_group_source.auth.tls import Tls
@@ -65,7 +66,7 @@ def test_tls_keys_and_certificates_are_files_or_texts(authority: Authority, clie
     ca = str(authority.file)
     files = {"kafka.ssl.truststore.location": ca, "kafka.ssl.keystore.location": str(client)}
     files |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.keystore.type": "pem"}
-    assert wire(SSL | files) == (Tls(ca_file=ca, key_file=str(client)), None)
+    assert wire(SSL | files) == (BrokerTls(Tls(ca_file=ca, key_file=str(client))), None)
     key, chain = parts(encrypted)
     authorities = authority.file.read_text().strip()
     texts = in_texts(encrypted) | {
@@ -76,7 +77,7 @@ def test_tls_keys_and_certificates_are_files_or_texts(authority: Authority, clie
     }
     pem = Tls(ca_text=authorities, key_text=Secret(key.strip()), chain_text=chain.strip())
     told = replace(pem, key_password=Secret("s3cret"), check_host_name=False, versions=("TLSv1.3",))
-    assert wire(SSL | texts) == (told, None)
+    assert wire(SSL | texts) == (BrokerTls(told), None)
 
 
 def test_an_encrypted_key_needs_its_password(encrypted: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_group_source.auth import tls_session
+from spark_group_source.auth.broker_tls import BrokerTls
 from spark_group_source.auth.tls import Tls
 from spark_group_source.clock import Deadline, monotonic
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded
@@ -26,7 +27,7 @@ from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
 SHORT = 0.2
-OPTIONS = WireOptions((("127.0.0.1", 1),), "test", tls=Tls())
+OPTIONS = WireOptions((("127.0.0.1", 1),), "test", tls=BrokerTls(Tls()))
 Shake = Callable[[socket.socket], ssl.SSLSocket]
 
 
