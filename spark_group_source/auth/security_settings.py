@@ -14,6 +14,7 @@ from spark_group_source.auth.oauth.client import ClientCredentials
 from spark_group_source.auth.oauth.endpoint_url import names_file
 from spark_group_source.auth.oauth.login import OAuthLogin
 from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.sasl_sign_in import SaslSignIn
 from spark_group_source.auth.security_checks import check_layers, check_sign_in
 from spark_group_source.auth.security_options import (
     CLIENT_ID,
@@ -46,7 +47,7 @@ def security_settings(
     sasl = tls = None
     if options.protocol.startswith("SASL"):
         check_sign_in(options)
-        sasl = _sasl(options, bootstrap_servers)
+        sasl = SaslSignIn(_sasl(options, bootstrap_servers))
     if options.protocol.endswith("SSL"):
         check_tls(options.tls)
         tls = BrokerTls(options.tls)

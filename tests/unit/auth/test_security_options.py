@@ -13,6 +13,7 @@ import pytest
 from spark_group_source.auth.broker_tls import BrokerTls
 from spark_group_source.auth.jaas import PasswordLogin, parse_jaas
 from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.sasl_sign_in import SaslSignIn
 from spark_group_source.auth.tls import Tls
 from spark_group_source.errors import OptionError
 from spark_group_source.fetch.task import FetchTask
@@ -56,7 +57,7 @@ def wire(given: dict[str, str]) -> tuple[TlsLayer | None, SignIn | None]:
 
 def test_credentials_are_a_jaas_config_or_two_options() -> None:
     assert wire(GOOD | {"kafka.security.protocol": "plaintext"}) == wire(GOOD) == (None, None)
-    sasl = Sasl("SCRAM-SHA-512", "alice", Secret("s3cret"))
+    sasl = SaslSignIn(Sasl("SCRAM-SHA-512", "alice", Secret("s3cret")))
     assert wire(ALICE) == (None, sasl)
     in_java = SASL | {"kafka.sasl.mechanism": "scram-sha-512", "KAFKA.sasl.JAAS.config": JAAS}
     assert wire(in_java) == (None, sasl)
@@ -162,7 +163,7 @@ def test_the_error_for_gssapi_without_its_library_names_the_package(monkeypatch:
     with pytest.raises(OptionError, match="pip install gssapi"):
         parse_options(given)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
-    assert wire(given) == (None, Sasl("GSSAPI", kerberos_service="kafka"))
+    assert wire(given) == (None, SaslSignIn(Sasl("GSSAPI", kerberos_service="kafka")))
 
 
 def test_a_key_needs_its_chain_and_must_be_encrypted(authority: Authority, client: Path, encrypted: Path) -> None:
@@ -197,8 +198,8 @@ def test_options_and_tasks_survive_pickling_and_never_show_a_secret(encrypted: P
         assert "s3cret" not in shown
         assert given[KEY].splitlines()[1] not in shown
         assert pickle.loads(pickle.dumps(each)) == each
-    assert isinstance(task.wire.sasl, Sasl)
-    assert task.wire.sasl.password == Secret("s3cret")
+    assert isinstance(task.wire.sasl, SaslSignIn)
+    assert task.wire.sasl.credentials.password == Secret("s3cret")
 
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required "

@@ -15,6 +15,7 @@ from spark_group_source.auth.msk_iam import MskIamTokens
 from spark_group_source.auth.oauth.client import ClientCredentials
 from spark_group_source.auth.oauth.token import RefreshWindow
 from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.sasl_sign_in import SaslSignIn
 from spark_group_source.auth.tls import Tls
 from spark_group_source.auth.tokens import FileTokens, FunctionTokens
 from spark_group_source.errors import OptionError
@@ -64,10 +65,11 @@ def signer(**settings: Any) -> MskIamTokens:
 
 def provider(given: dict[str, str]) -> tokens.TokenProvider | None:
     sasl = parse_options(given).with_client_id("me").wire.sasl
-    assert isinstance(sasl, Sasl)
-    assert sasl == Sasl("OAUTHBEARER", token_provider=sasl.token_provider)
+    assert isinstance(sasl, SaslSignIn)
+    token_provider = sasl.credentials.token_provider
+    assert sasl.credentials == Sasl("OAUTHBEARER", token_provider=token_provider)
     assert pickle.loads(pickle.dumps(sasl)) == sasl
-    return sasl.token_provider
+    return token_provider
 
 
 def test_java_options_reach_the_token_provider(authority: Authority) -> None:

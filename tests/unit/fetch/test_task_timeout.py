@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.sasl_sign_in import SaslSignIn
 from spark_group_source.errors import AuthenticationFailed, DeadlineExceeded, GroupSourceError
 from spark_group_source.fetch import cluster_pool, task_timeout
 from spark_group_source.fetch.read_ahead import LOCAL_DIRECTORIES
@@ -181,7 +182,7 @@ def test_a_broker_that_is_reached_in_time_ends_the_short_wait(fake: FakeKafka, h
 
 
 def test_a_rejected_sign_in_has_its_own_time_and_error(fake: FakeKafka) -> None:
-    sasl = Sasl("PLAIN", "alice", Secret("wrong here"))
+    sasl = SaslSignIn(Sasl("PLAIN", "alice", Secret("wrong here")))
     fake.next("SaslAuthenticate", Fault(error=58), 10_000)
     given = a_task(fake)
     given = replace(given, wire=replace(given.wire, sasl=sasl, reconnect_backoff=0.001))
@@ -247,7 +248,7 @@ def test_errors_of_the_network_and_the_sign_in_name_the_host_of_the_executor(
     with pytest.raises(DeadlineExceeded) as raised:
         list(read(without_brokers(a_task(fake, poll_timeout=0.3))))
     assert host in raised.value.happened
-    sasl = Sasl("PLAIN", "alice", Secret(f"{uuid.uuid4()}"))
+    sasl = SaslSignIn(Sasl("PLAIN", "alice", Secret(f"{uuid.uuid4()}")))
     fake.next("SaslAuthenticate", Fault(error=58), 10_000)
     rejected = a_task(fake)
     rejected = replace(rejected, wire=replace(rejected.wire, sasl=sasl))

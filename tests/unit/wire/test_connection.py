@@ -17,6 +17,7 @@ import pytest
 from kafka.protocol.metadata import FindCoordinatorResponse
 
 from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.sasl_sign_in import SaslSignIn
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded, GroupSourceError, ProtocolError
 from spark_group_source.text import Secret
@@ -255,7 +256,7 @@ def test_a_response_with_a_changed_byte_is_decoded_or_raises_one_of_our_errors()
 
 def test_a_large_response_before_the_sign_in_is_rejected_before_memory_is_allocated(fake: FakeKafka) -> None:
     announced = struct.pack(">i", MAX_FRAME_BEFORE_SIGN_IN + 1)
-    options = replace(OPTIONS, sasl=Sasl("PLAIN", "alice", Secret("secret")))
+    options = replace(OPTIONS, sasl=SaslSignIn(Sasl("PLAIN", "alice", Secret("secret"))))
     for api in ("ApiVersions", "SaslHandshake", "SaslAuthenticate"):
         fake.next(api, Fault(raw=announced))
         with pytest.raises(ProtocolError, match=f"announces a response of {MAX_FRAME_BEFORE_SIGN_IN + 1} bytes"):

@@ -11,6 +11,7 @@ import pytest
 
 from spark_group_source import grace
 from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.sasl_sign_in import SaslSignIn
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable
 from spark_group_source.fetch import cluster_pool
 from spark_group_source.grace import GRACE_PERIOD
@@ -27,9 +28,9 @@ REFUSED = AuthenticationFailed("Broker 1 refused.", "Check the password.")
 OPTIONS = WireOptions((("broker", 9092),), "test")
 
 
-def unused() -> Sasl:
+def unused() -> SaslSignIn:
     """Credentials that no other test has used."""
-    return Sasl("PLAIN", "alice", Secret(f"password {uuid.uuid4()}"))
+    return SaslSignIn(Sasl("PLAIN", "alice", Secret(f"password {uuid.uuid4()}")))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from spark_group_source.auth.oauth.cache import TokenCache
 from spark_group_source.auth.oauth.client import ClientCredentials, token_cache_of
 from spark_group_source.auth.sasl import Sasl
+from spark_group_source.auth.sasl_sign_in import SaslSignIn
 from spark_group_source.auth.tokens import FunctionTokens
 from spark_group_source.text import Secret
 from spark_group_source.wire.security import ExportedToken
@@ -27,12 +28,12 @@ def test_the_client_shows_neither_secret_nor_key_nor_the_password_of_its_url() -
     assert repr(client) == "ClientCredentials('https://host/token', client_id='orders')"
 
 
-def in_another_process(client: ClientCredentials, hand: Hand) -> tuple[Sasl, TokenCache]:
+def in_another_process(client: ClientCredentials, hand: Hand) -> tuple[SaslSignIn, TokenCache]:
     """Settings with the same client, whose token this process does not keep yet."""
     again = dataclasses.replace(client, subject_claim=f"sub{time.monotonic_ns()}")
     cache = token_cache_of(again)
     cache._clock = hand
-    return Sasl("OAUTHBEARER", token_provider=again), cache
+    return SaslSignIn(Sasl("OAUTHBEARER", token_provider=again)), cache
 
 
 def test_a_task_uses_the_drivers_token_and_renews_it_only_if_the_driver_does_not(
@@ -41,7 +42,7 @@ def test_a_task_uses_the_drivers_token_and_renews_it_only_if_the_driver_does_not
     client, at_driver, hand = clocked(service, 100.0, window=HALF)
     began = time.time()
     monkeypatch.setattr(time, "time", lambda: began + hand.now)
-    driver = Sasl("OAUTHBEARER", token_provider=client)
+    driver = SaslSignIn(Sasl("OAUTHBEARER", token_provider=client))
     assert driver.export_token() is None
     token = fetched(client)
     shared = pickle.loads(pickle.dumps(driver.export_token()))
@@ -68,7 +69,7 @@ def test_a_task_uses_the_drivers_token_and_renews_it_only_if_the_driver_does_not
 
 
 def test_only_tokens_of_an_endpoint_are_shared() -> None:
-    sign_in = Sasl("OAUTHBEARER", token_provider=FunctionTokens("json:loads"))
+    sign_in = SaslSignIn(Sasl("OAUTHBEARER", token_provider=FunctionTokens("json:loads")))
     assert sign_in.export_token() is None
     sign_in.import_token(ExportedToken(Secret("x"), time.time() + 60, time.time() + 30))
 
