@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_group_source.auth.oauth import client
+from spark_group_source.auth.oauth import client_tokens
 from spark_group_source.testing import EmbeddedKafka
 from spark_group_source.testing.ivy import KAFKA_VERSION, kafka_libs
 
@@ -108,11 +108,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def _end_tokens() -> Iterator[None]:
     """Ends the threads that renew tokens of the test: they would log, and resolve hosts, in other tests."""
     yield
-    for token in client._caches.values():
+    for token in client_tokens._caches.values():
         with token._condition:
             token._used_at = -math.inf
             token._condition.notify_all()
-    client._caches.clear()
+    client_tokens._caches.clear()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_group_source.auth.oauth.client import ClientCredentials, token_cache_of
+from spark_group_source.auth.oauth.client_tokens import ClientTokens, token_cache_of
 from spark_group_source.auth.sasl import Sasl
 from spark_group_source.clock import Deadline
 from spark_group_source.wire.security import Call, ExportedToken
@@ -30,12 +30,12 @@ class SaslSignIn:
     def export_token(self) -> ExportedToken | None:
         """As :meth:`SignIn.export_token`. Only an OAuth client keeps its token."""
         provider = self.credentials.token_provider
-        if not isinstance(provider, ClientCredentials):
+        if not isinstance(provider, ClientTokens):
             return None
-        return token_cache_of(provider).export_token()
+        return token_cache_of(provider.client).export_token()
 
     def import_token(self, token: ExportedToken) -> None:
         """As :meth:`SignIn.import_token`."""
         provider = self.credentials.token_provider
-        if isinstance(provider, ClientCredentials):
-            token_cache_of(provider).import_token(token)
+        if isinstance(provider, ClientTokens):
+            token_cache_of(provider.client).import_token(token)

@@ -11,6 +11,7 @@ from spark_group_source.auth.broker_tls import BrokerTls
 from spark_group_source.auth.jaas import PasswordLogin
 from spark_group_source.auth.msk_iam_options import IamLogin
 from spark_group_source.auth.oauth.client import ClientCredentials
+from spark_group_source.auth.oauth.client_tokens import ClientTokens
 from spark_group_source.auth.oauth.endpoint_url import names_file
 from spark_group_source.auth.oauth.login import OAuthLogin
 from spark_group_source.auth.sasl import Sasl
@@ -85,7 +86,7 @@ def _token_provider(options: SecurityOptions, login: OAuthLogin) -> TokenProvide
     _check_retriever(options.jwt_retriever, url)
     if names_file(url):
         return _file_tokens(url, login)
-    return _client(url, options.oauth, login)
+    return ClientTokens(_client(url, options.oauth, login))
 
 
 def _check_retriever(retriever: str, url: str) -> None:

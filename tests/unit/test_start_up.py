@@ -128,16 +128,17 @@ def test_a_process_with_the_drivers_token_imports_nothing_that_requests_one() ->
     code = """
 import time
 from spark_group_source.auth.oauth.client import ClientCredentials
+from spark_group_source.auth.oauth.client_tokens import ClientTokens
 from spark_group_source.auth.sasl import Sasl
 from spark_group_source.auth.sasl_sign_in import SaslSignIn
 from spark_group_source.clock import Deadline
 from spark_group_source.text import Secret
 from spark_group_source.wire.security import ExportedToken
-client = ClientCredentials("https://localhost/token", "id", Secret("secret"))
+tokens = ClientTokens(ClientCredentials("https://localhost/token", "id", Secret("secret")))
 now = time.time()
-sign_in = SaslSignIn(Sasl("OAUTHBEARER", token_provider=client))
+sign_in = SaslSignIn(Sasl("OAUTHBEARER", token_provider=tokens))
 sign_in.import_token(ExportedToken(Secret("token"), now + 600, now + 300))
-assert client.fetch(Deadline.after(0.0)).text == "token"
+assert tokens.fetch(Deadline.after(0.0)).text == "token"
 """
     names = imported(code)
     assert "spark_group_source.auth.oauth.cache" in names

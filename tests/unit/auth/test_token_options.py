@@ -13,6 +13,7 @@ import pytest
 from spark_group_source.auth import tokens
 from spark_group_source.auth.msk_iam import MskIamTokens
 from spark_group_source.auth.oauth.client import ClientCredentials
+from spark_group_source.auth.oauth.client_tokens import ClientTokens
 from spark_group_source.auth.oauth.token import RefreshWindow
 from spark_group_source.auth.sasl import Sasl
 from spark_group_source.auth.sasl_sign_in import SaslSignIn
@@ -88,26 +89,28 @@ def test_java_options_reach_the_token_provider(authority: Authority) -> None:
     tls = Tls(ca_file=str(authority.file), in_jaas_config=True)
     extensions = (("identityPoolId", "pool-1"), ("logicalCluster", "lkc-1"))
     header, times, window = True, (1.0, 2.0, 0.3, 4.0), RefreshWindow(0.75, 0.1, 30.0, 120.0)
-    assert provider(ENDPOINT | java | line(login)) == ClientCredentials(
-        URL, "orders", Secret("s3cret"), tls, "a b", extensions, header, *times, window, "azp", "scp"
+    assert provider(ENDPOINT | java | line(login)) == ClientTokens(
+        ClientCredentials(URL, "orders", Secret("s3cret"), tls, "a b", extensions, header, *times, window, "azp", "scp")
     )
 
 
 def test_options_take_precedence_over_the_jaas_config_as_in_java() -> None:
-    plain = ClientCredentials(URL, "orders", Secret("s3cret"), Tls(in_jaas_config=True))
+    client = ClientCredentials(URL, "orders", Secret("s3cret"), Tls(in_jaas_config=True))
+    plain = ClientTokens(client)
     assert provider(CLIENT) == plain
     assert provider(CLIENT | {SECRET: " s3cret\n"}) == plain
     assert provider(CLIENT | line("")) == plain
     assert provider(CLIENT | line('clientId="old" clientSecret="old"')) == plain
     assert provider(ENDPOINT | {ID: "orders"} | line('clientId="old" clientSecret="s3cret"')) == plain
     scope = {"kafka.sasl.oauthbearer.scope": "new"}
-    assert provider(CLIENT | scope | line('scope="old"')) == replace(plain, scope="new")
+    assert provider(CLIENT | scope | line('scope="old"')) == ClientTokens(replace(client, scope="new"))
 
 
 def test_a_first_backoff_of_token_requests_above_the_maximum_is_the_maximum() -> None:
     backoffs = {"kafka.sasl.login.retry.backoff.ms": "5000", "kafka.sasl.login.retry.backoff.max.ms": "2000"}
-    client = provider(CLIENT | backoffs)
-    assert isinstance(client, ClientCredentials)
+    tokens = provider(CLIENT | backoffs)
+    assert isinstance(tokens, ClientTokens)
+    client = tokens.client
     assert (client.retry_backoff, client.retry_backoff_max) == (2.0, 2.0)
 
 
@@ -118,8 +121,8 @@ def test_a_url_may_be_a_file_or_http(tmp_path: Path) -> None:
     assert provider(OAUTH | file) == FileTokens(str(token))
     assert provider(OAUTH | file | line('extension_a="b"')) == FileTokens(str(token), (("a", "b"),))
     assert provider(OAUTH | {URL_NAME: f"FILE://{tmp_path}/a%20token%3F"}) == FileTokens(str(token))
-    http = ClientCredentials("http://idp:8080/t", "orders", Secret("s3cret"))
-    assert provider(CLIENT | {URL_NAME: http.endpoint}) == http
+    http = ClientTokens(ClientCredentials("http://idp:8080/t", "orders", Secret("s3cret")))
+    assert provider(CLIENT | {URL_NAME: http.client.endpoint}) == http
     assert provider(OAUTH | FUNCTION) == FunctionTokens("json:loads")
 
 

@@ -7,7 +7,8 @@ import time
 from typing import Any
 
 from spark_group_source.auth.oauth.cache import TokenCache
-from spark_group_source.auth.oauth.client import ClientCredentials, token_cache_of
+from spark_group_source.auth.oauth.client import ClientCredentials
+from spark_group_source.auth.oauth.client_tokens import ClientTokens, token_cache_of
 from spark_group_source.auth.oauth.token import RefreshWindow
 from tests.unit.auth.oauth.token_service import TokenService, jwt
 from tests.unit.hand_clock import Hand
@@ -18,7 +19,7 @@ HALF = RefreshWindow(0.5, 0.0)
 
 
 def fetched(client: ClientCredentials, seconds: float = LONG) -> str:
-    return client.fetch(after(seconds)).text
+    return ClientTokens(client).fetch(after(seconds)).text
 
 
 def clocked(service: TokenService, lifetime: float, **settings: Any) -> tuple[ClientCredentials, TokenCache, Hand]:

@@ -12,6 +12,7 @@ from unittest.mock import Mock, patch
 import pytest
 
 from spark_group_source.auth.oauth.cache import IDLE_TIMEOUT, TokenCache
+from spark_group_source.auth.oauth.client_tokens import ClientTokens
 from spark_group_source.auth.oauth.token import IssuedToken, RefreshWindow
 from spark_group_source.clock import WARN_EVERY, Deadline
 from spark_group_source.errors import BrokerUnavailable, DeadlineExceeded
@@ -75,7 +76,7 @@ def test_a_wait_ends_at_the_deadline_and_at_the_end_of_the_query(service: TokenS
     threading.Timer(0.2, wakeup.set).start()
     began = time.monotonic()
     with pytest.raises(Interrupted):
-        client.fetch(Deadline.after(LONG, wakeup=wakeup))
+        ClientTokens(client).fetch(Deadline.after(LONG, wakeup=wakeup))
     assert time.monotonic() - began < LONG / 2
     release.set()
     assert fetched(client)
@@ -104,21 +105,22 @@ def test_a_failed_renewal_warns_and_keeps_the_token(service: TokenService, caplo
 
 def test_a_token_that_a_broker_rejected_is_replaced_but_not_at_every_rejection(service: TokenService) -> None:
     client, cache, hand = clocked(service, 300.0, retry_backoff_max=5.0)
-    first = client.fetch(after())
-    client.record_rejection(first)
+    tokens = ClientTokens(client)
+    first = tokens.fetch(after())
+    tokens.record_rejection(first)
     turn(hand, cache, 4.9)
     assert fetched(client) == first.text
     turn(hand, cache, 0.2)
     eventually(lambda: fetched(client) != first.text)
-    client.record_rejection(first)
+    tokens.record_rejection(first)
     turn(hand, cache, 6.0)
     assert len(service.requests) == 2, "the rejected token is not the kept one"
-    second = client.fetch(after())
+    second = tokens.fetch(after())
     for _ in range(10):
-        client.record_rejection(second)
+        tokens.record_rejection(second)
     eventually(lambda: fetched(client) != second.text)
     for _ in range(10):
-        client.record_rejection(client.fetch(after()))
+        tokens.record_rejection(tokens.fetch(after()))
         turn(hand, cache, 0.4)
     assert len(service.requests) == 3
 

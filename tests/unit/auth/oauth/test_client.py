@@ -10,7 +10,8 @@ import time
 import pytest
 
 from spark_group_source.auth.oauth.cache import TokenCache
-from spark_group_source.auth.oauth.client import ClientCredentials, token_cache_of
+from spark_group_source.auth.oauth.client import ClientCredentials
+from spark_group_source.auth.oauth.client_tokens import ClientTokens, token_cache_of
 from spark_group_source.auth.sasl import Sasl
 from spark_group_source.auth.sasl_sign_in import SaslSignIn
 from spark_group_source.auth.tokens import FunctionTokens
@@ -33,7 +34,7 @@ def in_another_process(client: ClientCredentials, hand: Hand) -> tuple[SaslSignI
     again = dataclasses.replace(client, subject_claim=f"sub{time.monotonic_ns()}")
     cache = token_cache_of(again)
     cache._clock = hand
-    return SaslSignIn(Sasl("OAUTHBEARER", token_provider=again)), cache
+    return SaslSignIn(Sasl("OAUTHBEARER", token_provider=ClientTokens(again))), cache
 
 
 def test_a_task_uses_the_drivers_token_and_renews_it_only_if_the_driver_does_not(
@@ -42,7 +43,7 @@ def test_a_task_uses_the_drivers_token_and_renews_it_only_if_the_driver_does_not
     client, at_driver, hand = clocked(service, 100.0, window=HALF)
     began = time.time()
     monkeypatch.setattr(time, "time", lambda: began + hand.now)
-    driver = SaslSignIn(Sasl("OAUTHBEARER", token_provider=client))
+    driver = SaslSignIn(Sasl("OAUTHBEARER", token_provider=ClientTokens(client)))
     assert driver.export_token() is None
     token = fetched(client)
     shared = pickle.loads(pickle.dumps(driver.export_token()))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from spark_group_source.auth.oauth.client_tokens import ClientTokens
 from spark_group_source.auth.tls import Tls
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, GroupSourceError
 from tests.certificates import Authority
@@ -37,7 +38,7 @@ OTHER_HOST = r"mismatch.*Use a host name of the certificate in '.*endpoint\.url'
 
 def test_the_request_is_that_of_javas_client(service: TokenService) -> None:
     client = service.client(scope="read write", extensions=(("logicalCluster", "lkc-1"),))
-    token = client.fetch(after())
+    token = ClientTokens(client).fetch(after())
     assert (token.text.count("."), token.extensions) == (2, {"logicalCluster": "lkc-1"})
     assert SECRET not in repr(client)
     assert token.text not in repr(token)
