@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 from botocore.config import Config
@@ -12,11 +12,9 @@ from botocore.credentials import CredentialProvider, DeferredRefreshableCredenti
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError, ProfileNotFound
 from botocore.session import Session
 
+from spark_group_source.auth.msk_iam import MskIam
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable
 from spark_group_source.text import printable
-
-if TYPE_CHECKING:
-    from spark_group_source.auth.msk_iam import MskIamTokens
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +31,14 @@ _FINAL = frozenset(
 )
 """Errors of AWS's Security Token Service that only a change of settings corrects."""
 
-_renewing: dict[MskIamTokens, RefreshableCredentials] = {}
+_renewing: dict[MskIam, RefreshableCredentials] = {}
 """The credentials of this process that botocore renews before their end."""
 
 _logged: set[str] = set()
 """The access keys whose identity this process has logged."""
 
 
-def signed_token(settings: MskIamTokens) -> str:
+def signed_token(settings: MskIam) -> str:
     """Returns a token that is valid for 15 minutes.
 
     Raises:
@@ -85,7 +83,7 @@ def configured_region(profile: str | None) -> str | None:
     return str(region)
 
 
-def _signed_token(settings: MskIamTokens) -> str:
+def _signed_token(settings: MskIam) -> str:
     credentials = _credentials(settings)
     if credentials is None:
         raise NoCredentialsError
@@ -109,7 +107,7 @@ class _Provider(CredentialProvider):  # type: ignore[misc]
         return self._credentials
 
 
-def _credentials(settings: MskIamTokens) -> Any:
+def _credentials(settings: MskIam) -> Any:
     """Returns botocore's credentials, or ``None`` if it finds none."""
     found = _renewing.get(settings)
     if found is not None:
@@ -124,7 +122,7 @@ def _credentials(settings: MskIamTokens) -> Any:
     return found
 
 
-def _session(settings: MskIamTokens) -> Any:
+def _session(settings: MskIam) -> Any:
     """A session whose requests for credentials go to ``sts_region``, or to the configured region, or to the cluster's
     region."""
     session = Session(profile=settings.profile)
@@ -137,7 +135,7 @@ def _session(settings: MskIamTokens) -> Any:
     return session
 
 
-def _assume_role(settings: MskIamTokens) -> dict[str, str]:
+def _assume_role(settings: MskIam) -> dict[str, str]:
     """Returns credentials of the role, in the form of botocore's refreshable credentials."""
     client = _session(settings).create_client("sts")
     request = {"RoleArn": settings.role_arn, "RoleSessionName": settings.role_session_name}
@@ -152,13 +150,13 @@ def _assume_role(settings: MskIamTokens) -> dict[str, str]:
     }
 
 
-def _advice(settings: MskIamTokens) -> str:
+def _advice(settings: MskIam) -> str:
     if settings.role_arn is None:
         return "Check the credentials with: aws sts get-caller-identity"
     return f"Check that this machine's IAM identity may assume awsRoleArn ({settings.role_arn})."
 
 
-def _log_identity(settings: MskIamTokens, credentials: Any) -> None:
+def _log_identity(settings: MskIam, credentials: Any) -> None:
     """Logs the identity, as ``awsDebugCreds`` does in Java.
 
     Caller: a separate thread, because AWS's Security Token Service may be unreachable although the credentials are

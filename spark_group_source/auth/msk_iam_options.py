@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spark_group_source.auth.msk_iam import INSTALL, MskIamTokens
+from spark_group_source.auth.msk_iam import INSTALL, MskIam
 from spark_group_source.errors import OptionError
 from spark_group_source.spelling import completed_or_nearest
 
@@ -106,8 +106,8 @@ def _check_no_settings_of_a_role(settings: Mapping[str, str]) -> None:
             raise ValueError(f"a JAAS config without {name}, because it has no effect without awsRoleArn")
 
 
-def msk_iam_tokens(bootstrap_servers: tuple[tuple[str, int], ...], settings: Mapping[str, str]) -> MskIamTokens:
-    """Returns the provider of tokens for a cluster.
+def msk_iam(bootstrap_servers: tuple[tuple[str, int], ...], settings: Mapping[str, str]) -> MskIam:
+    """Returns how tokens for a cluster are signed.
 
     Args:
         settings: settings in the JAAS config, by name.
@@ -119,7 +119,7 @@ def msk_iam_tokens(bootstrap_servers: tuple[tuple[str, int], ...], settings: Map
     for name, field in _FIELDS.items():
         if name in settings:
             fields[field] = settings[name]
-    return MskIamTokens(
+    return MskIam(
         region=_region(bootstrap_servers, fields.get("profile")),
         log_identity=settings.get("awsDebugCreds", "").lower() == "true",
         **fields,

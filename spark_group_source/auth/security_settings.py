@@ -10,6 +10,7 @@ from spark_group_source.auth import msk_iam_options
 from spark_group_source.auth.broker_tls import BrokerTls
 from spark_group_source.auth.jaas import PasswordLogin
 from spark_group_source.auth.msk_iam_options import IamLogin
+from spark_group_source.auth.msk_iam_tokens import MskIamTokens
 from spark_group_source.auth.oauth.client import ClientCredentials
 from spark_group_source.auth.oauth.client_tokens import ClientTokens
 from spark_group_source.auth.oauth.endpoint_url import names_file
@@ -64,7 +65,8 @@ def _sasl(options: SecurityOptions, bootstrap_servers: BootstrapServers) -> Sasl
         settings: Mapping[str, str] = {}
         if isinstance(login, IamLogin):
             settings = login.settings
-        return Sasl("OAUTHBEARER", token_provider=msk_iam_options.msk_iam_tokens(bootstrap_servers, settings))
+        tokens = MskIamTokens(msk_iam_options.msk_iam(bootstrap_servers, settings))
+        return Sasl("OAUTHBEARER", token_provider=tokens)
     if chosen == "OAUTHBEARER":
         oauth = OAuthLogin()
         if isinstance(login, OAuthLogin):

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from spark_group_source.auth import aws_signer
-from spark_group_source.auth.msk_iam import MskIamTokens
+from spark_group_source.auth.msk_iam import MskIam
+from spark_group_source.auth.msk_iam_tokens import MskIamTokens
 from spark_group_source.errors import AuthenticationFailed, BrokerUnavailable, DeadlineExceeded, GroupSourceError
 from spark_group_source.offsets import BatchOffset
 from tests.drivers import drivers
@@ -24,8 +25,9 @@ from tests.unit.wire_options import LONG, after
 from tests.waiting import eventually
 
 SECRET_KEYS = {ACCESS_KEY: SECRET_KEY, "AKIDROLE": "r0le-secret", "AKIDNEW": "n3w-secret"}
-DEFAULT, PROFILE = MskIamTokens(REGION), MskIamTokens(REGION, profile="orders")
-ROLE = MskIamTokens(REGION, role_arn="arn:aws:iam::123456789012:role/orders", role_external_id="ext")
+DEFAULT, PROFILE = MskIamTokens(MskIam(REGION)), MskIamTokens(MskIam(REGION, profile="orders"))
+ROLE_ARN = "arn:aws:iam::123456789012:role/orders"
+ROLE = MskIamTokens(MskIam(REGION, role_arn=ROLE_ARN, role_external_id="ext"))
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +135,7 @@ def test_a_role_is_assumed_once_and_its_credentials_sign(service: Aws) -> None:
     assert [signer_of(ROLE) for _ in range(3)] == ["AKIDROLE"] * 3
     (request,) = service.requests
     sent = [request.form[name] for name in ("Action", "RoleArn", "RoleSessionName", "ExternalId")]
-    assert sent == [["AssumeRole"], [ROLE.role_arn], ["aws-msk-iam-auth"], ["ext"]]
+    assert sent == [["AssumeRole"], [ROLE_ARN], ["aws-msk-iam-auth"], ["ext"]]
 
 
 @pytest.mark.parametrize("source", ["role", "container"])
@@ -156,7 +158,7 @@ def test_a_renewed_file_with_keys_is_read_for_the_next_token(aws: pytest.MonkeyP
 
 def test_a_role_is_assumed_again_after_its_keys_changed(service: Aws, aws: pytest.MonkeyPatch, tmp_path: Path) -> None:
     no_keys(aws)
-    (tmp_path / "config").write_text(f"[profile orders]\nrole_arn={ROLE.role_arn}\nsource_profile=base\n")
+    (tmp_path / "config").write_text(f"[profile orders]\nrole_arn={ROLE_ARN}\nsource_profile=base\n")
     service.lifetime = 60.0
     for service.caller in ("AKIDOLD", "AKIDBASE"):
         (tmp_path / "credentials").write_text(keys_of("base", service.caller, "b4se"))
@@ -175,7 +177,7 @@ def test_credentials_that_cannot_be_renewed_sign_until_they_end_and_are_renewed_
     assert signer_of(ROLE) == "AKIDNEW"
 
 
-NO_PROFILE = MskIamTokens(REGION, profile="s4les")
+NO_PROFILE = MskIamTokens(MskIam(REGION, profile="s4les"))
 ALL = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
 HALF = ("AWS_SECRET_ACCESS_KEY",)
 DENIED, FAILS = (403, "AccessDenied"), (503, "ServiceUnavailable")
@@ -226,7 +228,7 @@ def test_the_error_without_the_signer_names_the_package(aws: pytest.MonkeyPatch)
 
 
 def test_the_identity_is_logged_if_set(service: Aws, aws: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    logged = MskIamTokens(REGION, log_identity=True)
+    logged = MskIamTokens(MskIam(REGION, log_identity=True))
     with caplog.at_level(logging.INFO, "spark_group_source"):
         signer_of(DEFAULT)
         assert caplog.text == ""

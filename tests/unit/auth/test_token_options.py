@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from spark_group_source.auth import tokens
-from spark_group_source.auth.msk_iam import MskIamTokens
+from spark_group_source.auth.msk_iam import MskIam
+from spark_group_source.auth.msk_iam_tokens import MskIamTokens
 from spark_group_source.auth.oauth.client import ClientCredentials
 from spark_group_source.auth.oauth.client_tokens import ClientTokens
 from spark_group_source.auth.oauth.token import RefreshWindow
@@ -61,7 +62,7 @@ def iam(settings: str) -> dict[str, str]:
 
 def signer(**settings: Any) -> MskIamTokens:
     """What makes the tokens of a cluster in the region of ``BROKER``, or in another one."""
-    return MskIamTokens(**{"region": "eu-west-1", **settings})
+    return MskIamTokens(MskIam(**{"region": "eu-west-1", **settings}))
 
 
 def provider(given: dict[str, str]) -> tokens.TokenProvider | None:
