@@ -26,6 +26,8 @@ CLIENT_SECRET = "kafka.sasl.oauthbearer.client.credentials.client.secret"
 SCOPE = "kafka.sasl.oauthbearer.scope"
 JWT_RETRIEVER = "kafka.sasl.oauthbearer.jwt.retriever.class"
 
+BootstrapServers = tuple[tuple[str, int], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class SecurityOptions:

@@ -25,6 +25,7 @@ SECURITY = {
     "spark_group_source.auth.oauth.http_post",
     "spark_group_source.auth.oauth.token_response",
     "spark_group_source.auth.sasl_exchange",
+    "spark_group_source.auth.sasl_settings",
     "spark_group_source.auth.tls_session",
 }
 MEMBERSHIP = {"spark_group_source.group", "spark_group_source.query"}
@@ -73,6 +74,12 @@ def test_a_process_imports_no_clients_and_the_source_and_its_reader_no_membershi
     names = imported(f"import {', '.join(wanted)}")
     assert wanted[-1] in names
     assert not {*names} & (SLOW | more)
+
+
+def test_the_options_of_a_query_without_sasl_import_nothing_of_it() -> None:
+    names = imported(DRIVER + 'parsed("127.0.0.1:1", {})')
+    assert "spark_group_source.auth.security_settings" in names
+    assert not {*names} & (SLOW | {"spark_group_source.auth.oauth.cache", "spark_group_source.auth.tokens"})
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
