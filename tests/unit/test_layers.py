@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import spark_group_source
 
@@ -72,6 +76,33 @@ def test_packages_import_only_lower_layers() -> None:
             forbidden |= {each for each in imports(path) if each.split(".")[0] == "pyspark"}
         wrong += [f"{name} imports {each}" for each in forbidden]
     assert wrong == []
+
+
+def modules() -> dict[str, Path]:
+    """The files of the package, by the names of their modules."""
+    return {name_of(path).removesuffix(".__init__"): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imported_modules(path: Path, known: Collection[str]) -> set[str]:
+    """The modules of the package that a file imports, also for types only or inside of functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("spark_group_source"):
+            continue
+        place = (node.module or "").removeprefix("spark_group_source").removeprefix(".")
+        for alias in node.names:
+            inside = f"{place}.{alias.name}".removeprefix(".")
+            found.add(inside if inside in known else place)
+    return found & {*known}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    known = modules()
+    sorter = TopologicalSorter({name: imported_modules(path, known) for name, path in known.items()})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' -> '.join(reversed(error.args[1]))}")
 
 
 def test_options_import_only_the_settings_of_tasks_and_members() -> None:
