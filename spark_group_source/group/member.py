@@ -389,8 +389,8 @@ class Member:
                 return False
         if self._protocol.note_answer(answer, before, self._state):
             self._notify_of_assignment()
-        if isinstance(answer, AssignmentAnswered) and before.phase is Phase.JOINING:
-            self._protocol.joined()
+        if isinstance(answer, AssignmentAnswered):
+            self._protocol.notified(joined=before.phase is Phase.JOINING)
         return True
 
     def _request_failed(self, failure: RequestFailed) -> None:

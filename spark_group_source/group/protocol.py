@@ -114,8 +114,12 @@ class GroupProtocol(ABC, Generic[AnyMember]):
     def leave(self, me: AnyMember, cluster: Cluster | None = None) -> None:
         """Leaves the group, over ``cluster`` instead of the member's own connections if the member is blocked."""
 
-    def joined(self) -> None:
-        """The join is complete, and the query has its first assignment."""
+    def notified(self, joined: bool) -> None:
+        """The query knows what the answer has assigned: what it need not wait for may follow.
+
+        Args:
+            joined: the answer has completed a join.
+        """
 
     def rediscover(self) -> None:
         """Finds the coordinator again before the next request."""

@@ -21,7 +21,7 @@ from spark_group_source.errors import (
 )
 from spark_group_source.grace import Permission
 from spark_group_source.group.consumer.messages import build_leave, build_request, interpret
-from spark_group_source.group.consumer.session_timeout import session_timeout
+from spark_group_source.group.consumer.session_timeout import SessionTimeout
 from spark_group_source.group.consumer.states import (
     ConsumerMembership,
     FindTopics,
@@ -66,9 +66,8 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
     ``_was_member`` tells whether a heartbeat was ever accepted.
     ``_joined`` tells whether a join was sent: the coordinator may have the member even if it has not answered.
     ``_joining_until`` is when a join without partitions ends, in seconds of the clock. Until then the listener is
-    notified of partitions only; ``_has_assignment`` tells whether it was. ``_session_timeout`` is the group's session
-    timeout in seconds if the brokers have returned it, or else the brokers' default; ``_session_asked`` tells whether
-    they were asked. Until ``_late_until``, a heartbeat without an answer may still arrive.
+    notified of partitions only; ``_has_assignment`` tells whether it was. Until ``_late_until``, a heartbeat without an
+    answer may still arrive.
     """
 
     first = Heartbeat()
@@ -84,8 +83,9 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         )
         if settings.subscription.pattern is not None:
             self.next_topic_check = context.clock() + settings.wire.metadata_max_age
-        self._session_timeout = settings.session_timeout
-        self._session_asked = False
+        self._session_timeout = SessionTimeout(
+            settings.group_id, settings.session_timeout, settings.wire.metadata_max_age, context.clock
+        )
         self._was_member = False
         self._joined = False
         self._late_until = -math.inf
@@ -146,7 +146,7 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
             return Outcome((*found, *rejected.events), rejected.failure)
         self.client.confirm_generation()
         self._was_member = True
-        answer = interpret(response, me.report, sent_at + self._session_timeout)
+        answer = interpret(response, me.report, sent_at + self._session_timeout.seconds)
         self.heartbeats.interval = answer.heartbeat_interval
         return Outcome((*found, answer))
 
@@ -200,21 +200,12 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
             others = answer.heartbeat_interval + JOIN_INTERVAL
         self._joining_until = self.clock() + others
 
-    def joined(self) -> None:
-        """Requests the group's session timeout, which no answer to a heartbeat contains."""
-        deadline = self._until_heartbeat(self.within(MIN_WAIT))
-        found = session_timeout(self.client, self.settings.group_id, deadline)
-        first_time = not self._session_asked
-        self._session_asked = True
-        if found is not None:
-            self._session_timeout = found
-        elif first_time:
-            log.info(
-                "group %s: cannot read the group's session timeout, assuming %.0f s. Reading it needs DESCRIBE_CONFIGS"
-                " on the group or the cluster.",
-                self.settings.group_id,
-                self._session_timeout,
-            )
+    def notified(self, joined: bool) -> None:
+        """See :meth:`GroupProtocol.notified`: looks up the group's session timeout, which no answer contains."""
+        if joined:
+            self._session_timeout.joined()
+        if self._session_timeout.is_due():
+            self._session_timeout.look_up(self.client, self._until_heartbeat(self.within(MIN_WAIT)))
 
     def _leave_former_epoch(self, me: ConsumerMembership, error_code: int) -> None:
         """Removes what the coordinator still has of this member: it rejected a join, because it has the member in an

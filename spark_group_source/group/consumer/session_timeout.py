@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from spark_group_source.clock import Deadline
+from spark_group_source.clock import Backoff, Clock, Deadline
 from spark_group_source.group.coordinator import CoordinatorClient
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.wire import versions
+
+log = logging.getLogger(__name__)
 
 GROUP, BROKER = 32, 4
 """Types of resources: org.apache.kafka.common.config.ConfigResource. Kafka knows groups from 4.0 on."""
@@ -18,8 +22,59 @@ GROUP, BROKER = 32, 4
 NAMES = {GROUP: "consumer.session.timeout.ms", BROKER: "group.consumer.session.timeout.ms"}
 
 
-def session_timeout(client: CoordinatorClient, group_id: str, deadline: Deadline) -> float | None:
-    """The session timeout in seconds, from the coordinator; ``None`` if it does not return it.
+FIRST_RETRY = 1.0
+"""Seconds until a lookup that failed is repeated, with the next heartbeat from then on; each further one waits twice as
+long."""
+
+
+class SessionTimeout:
+    """``seconds`` is the session timeout that the brokers have returned, or their default until they return one.
+
+    With a timeout that is too long, a query would plan batches after its session has ended. The configuration and the
+    permission to read it may change at any time, so the timeout is looked up after each join and again at each metadata
+    age.
+    """
+
+    def __init__(self, group_id: str, default: float, max_age: float, clock: Clock) -> None:
+        """``max_age`` is the metadata age in seconds."""
+        self.seconds = default
+        self._group_id = group_id
+        self._max_age = max_age
+        self._clock = clock
+        self._retries = Backoff(FIRST_RETRY, max_age)
+        self._due_at = math.inf
+        self._logged = False
+
+    def joined(self) -> None:
+        """Makes a lookup due: the coordinator may be another one than before the join."""
+        self._due_at = self._clock()
+
+    def is_due(self) -> bool:
+        """Whether :meth:`look_up` should be called."""
+        return self._clock() >= self._due_at
+
+    def look_up(self, client: CoordinatorClient, deadline: Deadline) -> None:
+        """Asks the coordinator for the session timeout. A line in the log tells once that it is not readable."""
+        found = session_timeout(client, self._group_id, deadline)
+        if isinstance(found, RequestFailed):
+            self._due_at = self._clock() + self._retries.next()
+            return
+        self._retries.reset()
+        self._due_at = self._clock() + self._max_age
+        if found is not None:
+            self.seconds = found
+        elif not self._logged:
+            self._logged = True
+            log.info(
+                "group %s: cannot read the group's session timeout, assuming %.0f s. Reading it needs DESCRIBE_CONFIGS"
+                " on the group or the cluster.",
+                self._group_id,
+                self.seconds,
+            )
+
+
+def session_timeout(client: CoordinatorClient, group_id: str, deadline: Deadline) -> float | RequestFailed | None:
+    """The session timeout in seconds, from the coordinator; ``None`` if it does not return it, or the failed request.
 
     Each request needs the right DESCRIBE_CONFIGS, on the group or on the cluster.
     """
@@ -37,7 +92,7 @@ def session_timeout(client: CoordinatorClient, group_id: str, deadline: Deadline
         )
         response = client.call(request, deadline)
         if isinstance(response, RequestFailed):
-            return None
+            return response
         value = _value(response, NAMES[kind])
         if value.isdigit():
             return int(value) / 1000
