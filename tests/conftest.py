@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import uuid
@@ -102,6 +103,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for name, took in longest:
         if took > BUDGET_S and name not in slow:
             terminalreporter.write_line(f"over the {BUDGET_S:.0f} s that a test may take: {took:.0f} s {name}")
+
+
+@pytest.fixture(autouse=True)
+def _restore_log_level() -> Iterator[None]:
+    """Restores the level of the package's logger, which code from the docs sets: the log of other tests would have more
+    lines than they expect."""
+    package = logging.getLogger("spark_group_source")
+    level = package.level
+    yield
+    package.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

@@ -203,9 +203,11 @@ def test_kafka_before_4_ends_the_query_with_what_it_lacks(kafka: EmbeddedKafka, 
 def test_a_member_without_answers_stops_when_its_session_at_the_brokers_ends(
     kafka: EmbeddedKafka, unique: Callable[[str], str], group: str
 ) -> None:
-    setting = {"consumer.session.timeout.ms": "3000"}  # a member assumes 45 s if the brokers do not tell theirs
+    # A member assumes 45 s until a broker tells it another, and a broker knows a new configuration only a little later.
+    resource = ConfigResource(ConfigResourceType.GROUP, group, configs={"consumer.session.timeout.ms": "3000"})
     with kafka.admin() as admin:
-        admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group, configs=setting)])
+        admin.alter_configs([resource])
+        eventually(lambda: "'3000'" in repr(admin.describe_configs([resource])), "the new configuration")
     base = {name: value for name, value in CONSUMER_BASE.items() if name != "kafka.session.timeout.ms"}
     with contextlib.closing(Bench(kafka, kafka.create_topic(unique("session"), partitions=2), group, base)) as bench:
         query = bench.start()
