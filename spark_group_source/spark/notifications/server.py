@@ -77,8 +77,9 @@ class NotificationServer:
         self._closed = False
         self._lock = threading.Lock()
         self._departed = threading.Condition(self._lock)
-        # Each reader's application; empty until the reader has named it.
-        self._readers: dict[socket.socket, str] = {}
+        # Each connection's application; None until it has named one, which makes it a reader. A process that looks for
+        # the sockets of ended processes connects too, and names none.
+        self._readers: dict[socket.socket, str | None] = {}
         self._accepting, self._resumes_at = True, 0.0
         self._warnings = LogEvery(WARN_EVERY)
         self._selector = selectors.DefaultSelector()
@@ -150,7 +151,7 @@ class NotificationServer:
             self._listening.close()
 
     def _note_attendance(self) -> None:
-        attended = bool(self._readers)
+        attended = any(application is not None for application in self._readers.values())
         if attended == self.attended:
             return
         self.attended = attended
@@ -175,7 +176,7 @@ class NotificationServer:
                 log.debug("cannot serve a reader: %s", error)
                 reader.close()
             else:
-                self._readers[reader] = ""
+                self._readers[reader] = None
 
     def _pause_accepting(self, error: OSError) -> None:
         """Stops waiting for new readers for a while: a reader that cannot be accepted would end the next wait at

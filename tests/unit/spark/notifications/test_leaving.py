@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -161,6 +162,16 @@ def test_the_server_says_when_there_are_readers_and_when_there_are_none(
     with closing(Reader(server.path)), closing(Reader(server.path)):
         eventually(lambda: attendance == [True])
     eventually(lambda: attendance == [True, False])
+
+
+def test_a_process_that_looks_whether_the_server_lives_is_no_reader(
+    server: NotificationServer, attendance: list[bool]
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as looking:
+        looking.connect(server.path)
+        with closing(Reader(server.path, "")):
+            eventually(lambda: attendance == [True])
+        eventually(lambda: attendance == [True, False])
 
 
 def test_all_readers_hear_that_their_application_ends_and_the_end_waits_until_they_have_left(
