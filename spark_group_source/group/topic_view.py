@@ -10,8 +10,8 @@ from spark_group_source.clock import Deadline
 from spark_group_source.offsets import Partitions, TopicPartition
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Metadata, Topic, denied_topics, partitions_of
-from spark_group_source.wire.stale_metadata import is_confirmed, merge, metadata_from_each
+from spark_group_source.wire.metadata import Metadata, Topic, denied_topics, merge, partitions_of
+from spark_group_source.wire.stale_metadata import is_confirmed, metadata_from_each
 
 log = logging.getLogger(__name__)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, BrokerUnavailable
-from spark_group_source.offsets import Partitions, from_numbers
+from spark_group_source.offsets import UNKNOWN_EPOCH, Partitions, from_numbers, may_be_same
 from spark_group_source.wire import versions
 from spark_group_source.wire.reachability import Address
 
@@ -68,6 +68,40 @@ def partitions_of(topics: Iterable[Topic]) -> Partitions:
 def denied_topics(topics: Mapping[str, Topic]) -> set[str]:
     """The topics that this client may not describe."""
     return {name for name, topic in topics.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
+
+
+def merge(responses: Iterable[Mapping[str, Topic]]) -> dict[str, Topic]:
+    """Every partition in any response, with the leader of the latest epoch. In all else, earlier responses take
+    precedence."""
+    merged: dict[str, Topic] = {}
+    for topics in responses:
+        for name, topic in topics.items():
+            before = merged.get(name)
+            if before is None:
+                merged[name] = topic
+            elif before.partitions:
+                merged[name] = _with_partitions_of(topic, before)
+            elif topic.partitions:
+                merged[name] = topic
+    return merged
+
+
+def _with_partitions_of(topic: Topic, before: Topic) -> Topic:
+    """``before``, with those partitions of ``topic`` that ``before`` lacks or has with an earlier leader epoch."""
+    partitions, replicas, epochs = dict(before.partitions), dict(before.replicas), dict(before.epochs)
+    # The epochs of a former topic say nothing about the recreated topic.
+    same_topic = may_be_same(topic.id, before.id)
+    for number, leader in topic.partitions.items():
+        epoch = topic.epochs.get(number, UNKNOWN_EPOCH)
+        is_later = same_topic and epoch > before.epochs.get(number, UNKNOWN_EPOCH)
+        if number in before.partitions and not is_later:
+            continue
+        partitions[number] = leader
+        if number in topic.replicas:
+            replicas[number] = topic.replicas[number]
+        if number in topic.epochs:
+            epochs[number] = topic.epochs[number]
+    return replace(before, partitions=partitions, replicas=replicas, epochs=epochs)
 
 
 def build_request(topics: Collection[str] | None, *, with_permissions: bool = False) -> Any:

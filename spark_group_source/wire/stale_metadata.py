@@ -26,10 +26,10 @@ from spark_group_source.errors import (
     GroupSourceError,
     ProtocolError,
 )
-from spark_group_source.offsets import UNKNOWN_EPOCH, TopicPartition, may_be_same, topics_of
+from spark_group_source.offsets import TopicPartition, may_be_same, topics_of
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
-from spark_group_source.wire.metadata import Metadata, Topic
+from spark_group_source.wire.metadata import Metadata, Topic, merge
 
 log = logging.getLogger(__name__)
 
@@ -170,37 +170,3 @@ class EveryBroker:
                 log.info("broker %d did not return its list of topics: %s", broker, answer)
         self.confirmed = is_confirmed(len(others), len(brokers))
         return replace(first, topics=merge([first.topics, *others]))
-
-
-def merge(responses: Iterable[Mapping[str, Topic]]) -> dict[str, Topic]:
-    """Every partition in any response, with the leader of the latest epoch. In all else, earlier responses take
-    precedence."""
-    merged: dict[str, Topic] = {}
-    for topics in responses:
-        for name, topic in topics.items():
-            before = merged.get(name)
-            if before is None:
-                merged[name] = topic
-            elif before.partitions:
-                merged[name] = _with_partitions_of(topic, before)
-            elif topic.partitions:
-                merged[name] = topic
-    return merged
-
-
-def _with_partitions_of(topic: Topic, before: Topic) -> Topic:
-    """``before``, with those partitions of ``topic`` that ``before`` lacks or has with an earlier leader epoch."""
-    partitions, replicas, epochs = dict(before.partitions), dict(before.replicas), dict(before.epochs)
-    # The epochs of a former topic say nothing about the recreated topic.
-    same_topic = may_be_same(topic.id, before.id)
-    for number, leader in topic.partitions.items():
-        epoch = topic.epochs.get(number, UNKNOWN_EPOCH)
-        is_later = same_topic and epoch > before.epochs.get(number, UNKNOWN_EPOCH)
-        if number in before.partitions and not is_later:
-            continue
-        partitions[number] = leader
-        if number in topic.replicas:
-            replicas[number] = topic.replicas[number]
-        if number in topic.epochs:
-            epochs[number] = topic.epochs[number]
-    return replace(before, partitions=partitions, replicas=replicas, epochs=epochs)

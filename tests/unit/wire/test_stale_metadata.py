@@ -9,8 +9,8 @@ import pytest
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import BrokerUnavailable
 from spark_group_source.wire import stale_metadata
-from spark_group_source.wire.metadata import Broker, Metadata, Topic
-from spark_group_source.wire.stale_metadata import EveryBroker, is_confirmed, merge
+from spark_group_source.wire.metadata import Broker, Metadata, Topic, merge
+from spark_group_source.wire.stale_metadata import EveryBroker, is_confirmed
 
 
 class Brokers:
