@@ -50,11 +50,14 @@ class BrokerSelection:
                 yield position, self._replicas.broker(position.tp, leader)
 
     def _metadata(self, positions: Sequence[FetchPosition], deadline: Deadline) -> Mapping[str, Topic]:
-        """The topics of the positions, from metadata that is older neither than an error nor than the plan."""
+        """The topics of the positions, from metadata that is older neither than an error nor than the plan, and has all
+        their partitions."""
         topic_names = {position.tp.topic for position in positions}
         fresh = any(position.backoff for position in positions)
         topics = self._cluster.topics(topic_names, deadline, fresh=fresh)
-        if not fresh and _is_older_than_plan(topics, positions):
+        if fresh:
+            return topics
+        if _is_older_than_plan(topics, positions) or _lacks_partitions(topics, positions):
             return self._cluster.topics(topic_names, deadline, fresh=True)
         return topics
 
@@ -99,6 +102,15 @@ class BrokerSelection:
 def _is_older_than_plan(topics: Mapping[str, Topic], positions: Sequence[FetchPosition]) -> bool:
     """Whether any leader has an earlier epoch than the leader for which the driver planned the range."""
     return any(UNKNOWN_EPOCH < _leader_epoch(position, topics) < position.verified_epoch for position in positions)
+
+
+def _lacks_partitions(topics: Mapping[str, Topic], positions: Sequence[FetchPosition]) -> bool:
+    """Whether a partition is unknown: the metadata is from before it was added, or is that of another task."""
+    for position in positions:
+        topic = topics.get(position.tp.topic)
+        if topic is not None and not topic.error and position.tp.partition not in topic.partitions:
+            return True
+    return False
 
 
 def _leader_epoch(position: FetchPosition, topics: Mapping[str, Topic]) -> int:

@@ -70,6 +70,8 @@ class TaskReader:
     def __init__(self, task: FetchTask, cluster: Cluster, clock: Clock = monotonic) -> None:
         self._settings = settings = task.settings
         self._cluster = cluster
+        if task.leaders is not None:
+            cluster.tell(task.leaders)
         self._clock = clock
         self._decoder = Decoder(task.schema, read_committed=settings.read_committed, check_crcs=settings.check_crcs)
         beyond = min(MIN_FETCH, read_ahead.MAX_BUFFERED_BYTES // max(len(task.ranges), 1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery, monotonic
@@ -19,7 +20,7 @@ from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import BLOCKED_AFTER, Member
 from spark_group_source.group.protocol import LEAVE_TIMEOUT
 from spark_group_source.group.timings import Timings
-from spark_group_source.offsets import BatchLimit, BatchOffset, Offsets
+from spark_group_source.offsets import BatchLimit, BatchOffset, Offsets, TopicPartition
 from spark_group_source.options.source_options import SourceOptions, stream_start
 from spark_group_source.query.admission import BatchLimits
 from spark_group_source.query.offset_tracker import OffsetTracker
@@ -33,6 +34,8 @@ from spark_group_source.query.start_specs import check_names
 from spark_group_source.query.starts.latest_at_start import starts_of
 from spark_group_source.query.topic_validator import TopicValidator
 from spark_group_source.wire.identity import ClusterIdentity
+from spark_group_source.wire.known_leaders import known_leaders
+from spark_group_source.wire.metadata import Metadata
 
 log = logging.getLogger(__name__)
 
@@ -191,6 +194,10 @@ class Driver:
         if end is start:  # 2: an idle stream shows lag 0
             self._assigned_partitions.committer.wait()
         return end
+
+    def leaders_of(self, partitions: Iterable[TopicPartition]) -> Metadata:
+        """The leaders of these partitions, for tasks, as far as the last plan knows them."""
+        return known_leaders(self._clients.cluster, partitions)
 
     def end_offsets(self) -> Offsets:
         """The end offsets of the logs, as of the last lookup."""

@@ -220,7 +220,10 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             return []
         if self._life is Life.STARTING:
             self._life = Life.REPLAYING
-        return self._task_planner.plan(batch.reads(), batch.cluster)
+        if self._life is not Life.JOINED or self._driver is None:
+            return self._task_planner.plan(batch.reads(), batch.cluster)
+        with self._lock:
+            return self._task_planner.plan(batch.reads(), batch.cluster, self._driver.leaders_of)
 
     @hide_tracebacks()
     def commit(self, end: dict[str, Any]) -> None:

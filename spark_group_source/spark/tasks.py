@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from spark_group_source.fetch.task import FetchTask
-from spark_group_source.offsets import OffsetRange
+from spark_group_source.offsets import OffsetRange, TopicPartition
 from spark_group_source.spark.application import Application
 from spark_group_source.spark.hide_tracebacks import hide_tracebacks
 from spark_group_source.spark.python_worker import prepare_for_next_task
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_group_source.options.source_options import SourceOptions
+    from spark_group_source.wire.metadata import Metadata
+
+    LeadersOf = Callable[[Iterable[TopicPartition]], Metadata]
 
 
 class TaskPartition(InputPartition):
@@ -51,19 +54,27 @@ class TaskPlanner:
         if application.encrypts_files:
             self._query_id = ""
 
-    def plan(self, ranges: Iterable[OffsetRange], cluster_id: str) -> list[InputPartition]:
-        """The tasks that read these ranges of this cluster, one for each of Spark's partitions."""
+    def plan(
+        self, ranges: Iterable[OffsetRange], cluster_id: str, leaders_of: LeadersOf | None = None
+    ) -> list[InputPartition]:
+        """The tasks that read these ranges of this cluster, one for each of Spark's partitions.
+
+        Args:
+            leaders_of: returns what is known of the leaders of partitions. Without it, the tasks look them up.
+        """
         options, schema = self.options, to_arrow_schema(self._schema)
         tasks = split_into_tasks(
             ranges, options.min_records_per_task, options.max_records_per_partition, options.min_partitions
         )
         token = None if options.wire.sasl is None else options.wire.sasl.export_token()
-        return [
-            TaskPartition(
-                FetchTask(tuple(task), options.wire, schema, options.fetch, self._query_id, token, cluster_id)
-            )
-            for task in tasks
-        ]
+        planned: list[InputPartition] = []
+        for each in tasks:
+            leaders = None
+            if leaders_of is not None:
+                leaders = leaders_of([read.tp for read in each])
+            settings = options.wire, schema, options.fetch, self._query_id, token, cluster_id
+            planned.append(TaskPartition(FetchTask(tuple(each), *settings, leaders)))
+        return planned
 
 
 CLIENT_ID_LENGTH = 150

@@ -15,6 +15,7 @@ from spark_group_source.errors import (
     TOPIC_AUTHORIZATION_FAILED,
     DeadlineExceeded,
     GroupError,
+    RetriableError,
     describe_error_code,
 )
 from spark_group_source.wire import versions, waiting
@@ -22,7 +23,15 @@ from spark_group_source.wire.any_broker import MIN_BROKER_TIMEOUT, AnyBroker, Ca
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.connections import LOOKUPS, Connections
 from spark_group_source.wire.identity import ClusterIdentity
-from spark_group_source.wire.metadata import Broker, Metadata, Topic, build_request, check_response, parse_response
+from spark_group_source.wire.metadata import (
+    Broker,
+    Metadata,
+    Topic,
+    build_request,
+    check_response,
+    merge,
+    parse_response,
+)
 from spark_group_source.wire.reachability import FIRST_PATIENCE, SERVERS, Address
 from spark_group_source.wire.wire_options import WireOptions
 
@@ -58,6 +67,7 @@ class Cluster:
         self._brokers: dict[int, Broker] = {}
         self._topics: dict[str, Topic] = {}
         self._requested_at: dict[str, float] = {}
+        self._only_told = False
 
     @property
     def reached(self) -> bool:
@@ -74,6 +84,7 @@ class Cluster:
             "MetadataRequest", lambda connection, turn: self.request_metadata(connection, topics, turn), deadline
         )
         self._brokers = dict(found.brokers)
+        self._only_told = False
         self._connections.close_retired(self._brokers.keys())
         self._connections.adopt_bootstrap(self._brokers.values())
         now = monotonic()
@@ -211,6 +222,28 @@ class Cluster:
                 )
             waiting.sleep(seconds, deadline)
 
+    def kept(self, names: Iterable[str]) -> Metadata:
+        """Returns the brokers and those of these topics that are known without a lookup."""
+        return Metadata(self._brokers, self._kept(names))
+
+    def tell(self, known: Metadata) -> None:
+        """Adds brokers and leaders that another client has found (:mod:`.known_leaders`). What this client has found
+        itself takes precedence, apart from leaders of an earlier epoch.
+
+        A cluster that knows nothing else forgets them again if it cannot connect to one of the brokers: on this host an
+        address may lead elsewhere, and the bootstrap servers know the right ones.
+        """
+        if not known.topics:
+            return
+        self._only_told |= not self._brokers
+        for broker in known.brokers.values():
+            self.add_broker(broker)
+        self._requested_at.update(dict.fromkeys(known.topics, monotonic()))
+        for name, topic in known.topics.items():
+            kept = self._topics.get(name, topic)
+            if kept.id == topic.id:  # otherwise a lookup has to tell which of the two topics exists now
+                self._topics |= merge([{name: kept}, {name: topic}])
+
     def add_broker(self, broker: Broker) -> None:
         """Adds a broker that another client of the query has found. A broker that is known already keeps its
         address."""
@@ -223,7 +256,13 @@ class Cluster:
             BrokerUnavailable: the broker is unknown or cannot be reached.
             AuthenticationFailed, DeadlineExceeded, ProtocolError: as :meth:`Connection.open`.
         """
-        return self._connections.to_broker(broker_id, self._brokers.get(broker_id), purpose, deadline)
+        try:
+            return self._connections.to_broker(broker_id, self._brokers.get(broker_id), purpose, deadline)
+        except RetriableError:
+            if self._only_told:
+                self._brokers.clear()
+                self._topics.clear()
+            raise
 
     def failures(self, broker_id: int) -> int:
         """Returns how many connections of this process to this broker have failed in a row."""

@@ -42,6 +42,13 @@ class Topic:
     replicas: Mapping[int, Sequence[int]] = field(default_factory=dict)
     epochs: Mapping[int, int] = field(default_factory=dict)
 
+    def part(self, numbers: Iterable[int]) -> Topic:
+        """The same topic with those of these partitions that it has."""
+        leaders = {number: self.partitions[number] for number in numbers if number in self.partitions}
+        replicas = {number: self.replicas[number] for number in leaders if number in self.replicas}
+        epochs = {number: self.epochs[number] for number in leaders if number in self.epochs}
+        return replace(self, partitions=leaders, replicas=replicas, epochs=epochs)
+
 
 @dataclass(frozen=True, slots=True)
 class Metadata:

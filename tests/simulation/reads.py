@@ -16,6 +16,7 @@ from spark_group_source.fetch.task_settings import FetchSettings
 from spark_group_source.offsets import OffsetRange
 from spark_group_source.records.columns import arrow_schema
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Broker, Metadata, Topic
 from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka
 from tests.simulation import network, substitution
@@ -79,7 +80,8 @@ class Reads:
                 planned |= self._in(each)
             self.told(f"task {number} reads {', '.join(map(str, ranges))}")
             found: list[Any] = []
-            task = FetchTask(tuple(ranges), wire, schema, settings)
+            leaders = self._leaders() if number % 2 == 0 else None
+            task = FetchTask(tuple(ranges), wire, schema, settings, leaders=leaders)
             thread = Thread(target=self._read, args=(task, cluster, found), name="task", process=worker)
             thread.start()
             self._await_end(number, found)
@@ -88,6 +90,13 @@ class Reads:
             starts |= {each.partition: each.end for each in ranges}
             substitution.sleep(self.chance.number("between tasks", 0.1, 0.0, 5.0, 0.5))
             self._produce()
+
+    def _leaders(self) -> Metadata:
+        """What the driver tells a task: the leaders at its plan, which may change before the task fetches."""
+        partitions = {number: log.leader for number, log in self.kafka.logs[TOPIC].items()}
+        epochs = {number: log.epoch for number, log in self.kafka.logs[TOPIC].items()}
+        brokers = {each.node: Broker(each.node, "127.0.0.1", each.port) for each in self.kafka.brokers.values()}
+        return Metadata(brokers, {TOPIC: Topic(TOPIC, str(self.kafka.ids[TOPIC]), partitions, epochs=epochs)})
 
     def _await_end(self, number: int, found: list[Any]) -> None:
         """Waits until the task has ended: after its rows comes its error, or None."""

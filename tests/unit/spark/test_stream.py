@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, cast
@@ -26,6 +26,8 @@ from spark_group_source.spark.notifications.messages import ALL, Rejection, dige
 from spark_group_source.spark.notifications.server import NotificationServer
 from spark_group_source.spark.schema import source_schema
 from spark_group_source.spark.stream import GroupStreamReader
+from spark_group_source.spark.tasks import TaskPartition
+from spark_group_source.wire.metadata import Metadata, Topic
 from tests.waiting import eventually
 
 OPTIONS = {"kafka.bootstrap.servers": "b:9092", "kafka.group.id": "g", "subscribe": "t"}
@@ -60,6 +62,9 @@ class FakeDriver:
     def pin_starts(self) -> None: ...
 
     def await_assignment(self) -> None: ...
+
+    def leaders_of(self, partitions: Iterable[TopicPartition]) -> Metadata:
+        return Metadata(topics={tp.topic: Topic(tp.topic, "", {tp.partition: 1}) for tp in partitions})
 
     def start(self, logged: BatchOffset, *, replayed: bool) -> None:
         self.started.append((logged, replayed))
@@ -283,6 +288,19 @@ def test_the_end_commits_a_batch_that_was_reported_while_another_call_was_under_
     reader.stop()
     assert fake(reader).completed == [batch(0, 3)]
     assert fake(reader).ended == ["closed"]
+
+
+def test_tasks_have_the_leaders_that_the_driver_knows(
+    reader: GroupStreamReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replayed batch is read before the driver asks for any."""
+    (replayed,) = reader.partitions(BatchOffset().as_json(), logged(batch(0, 3)))
+    monkeypatch.setattr(FakeDriver, "planned", [batch(3, 5)])
+    (planned,) = reader.partitions(logged(batch(0, 3)), reader.latestOffset(logged(batch(0, 3))))
+    assert isinstance(replayed, TaskPartition)
+    assert isinstance(planned, TaskPartition)
+    assert replayed.task.leaders is None
+    assert planned.task.leaders == Metadata(topics={"t": Topic("t", "", {0: 1})})
 
 
 def test_the_end_completes_no_batch_that_was_not_reported(reader: GroupStreamReader) -> None:
