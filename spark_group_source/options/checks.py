@@ -5,7 +5,7 @@ All raise :class:`OptionError`. The places are those of the table of options.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_group_source.errors import OptionError
@@ -21,7 +21,7 @@ ASSIGNED = "group.subscription.partitions"
 
 
 def check_required(given: Collection[str]) -> None:
-    """``given`` are the places of the options that the user has set."""
+    """Checks that every required option is set. ``given`` are the places of the options that the user has set."""
     for option in OPTIONS:
         if option.required and option.place not in given:
             action = f"Set it with .option('{option.name}', ...): {option.description}"
@@ -41,7 +41,10 @@ _OF_MEMBER = (
 
 
 def check_topics(given: Collection[str]) -> None:
-    """``given`` are the places of the options that the user has set."""
+    """Checks that exactly one option names topics, and that no option of a member is set with ``assign``.
+
+    ``given`` are the places of the options that the user has set.
+    """
     _check_one_topic_option(_names_of((TOPICS, PATTERN, ASSIGNED), given))
     if ASSIGNED not in given:
         return
@@ -49,8 +52,8 @@ def check_topics(given: Collection[str]) -> None:
     if without_effect:
         raise OptionError(
             f"Options 'assign' and {', '.join(without_effect)} are set.",
-            "With 'assign' the query is not a member of the group: remove the other options, or name topics with"
-            " 'subscribe'.",
+            "With 'assign' the query is not a member of the group. Remove the other options, or name topics with"
+            " 'subscribe' instead.",
         )
 
 
@@ -73,37 +76,44 @@ def _check_one_topic_option(topic_options: list[str]) -> None:
 
 
 def check_group_protocol(values: Mapping[str, Any]) -> None:
-    """``values`` are those that the user has set, by place."""
+    """Checks that no option of the other group protocol is set. ``values`` are those of the user, by place."""
     if values.get("group.consumer_protocol"):
         protocol = "consumer"
         without_effect = _names_of(_CLASSIC, values)
         action = (
-            "With the group protocol consumer the brokers assign partitions, and have the timeouts"
-            " (group.consumer.session.timeout.ms, group.consumer.heartbeat.interval.ms). Remove these options. Choose"
-            " an assignor of the brokers with 'kafka.group.remote.assignor'."
+            "With the group protocol consumer the brokers assign partitions, and their configuration contains the"
+            " timeouts (group.consumer.session.timeout.ms, group.consumer.heartbeat.interval.ms). Remove these"
+            " options. To choose an assignor of the brokers, set 'kafka.group.remote.assignor'."
         )
     else:
         protocol = "classic"
         without_effect = _names_of([_REMOTE_ASSIGNOR], values)
         action = (
-            "In the classic group protocol the group's leader assigns partitions: set"
+            "With the group protocol classic the group's leader assigns partitions. Set"
             " 'kafka.partition.assignment.strategy' instead, or set 'kafka.group.protocol' to consumer."
         )
     if without_effect:
-        raise OptionError(f"Option {', '.join(without_effect)} has no effect with the protocol {protocol}.", action)
+        raise OptionError(_has_no_effect(without_effect, protocol), action)
+
+
+def _has_no_effect(names: Sequence[str], protocol: str) -> str:
+    reason = f"with 'kafka.group.protocol' {protocol}"
+    if len(names) == 1:
+        return f"Option {names[0]} has no effect {reason}."
+    return f"Options {', '.join(names[:-1])} and {names[-1]} have no effect {reason}."
 
 
 def check_settings(options: SourceOptions) -> None:
-    """Checks the values, also those that are defaults."""
+    """Checks that the values fit together, whether the user has set them or they are defaults."""
     _check_timeouts(options)
     _check_batch_limits(options)
     if isinstance(options.starting_offsets, FromCommitted):
         _check_committed_start(options)
     elif options.starting_offsets_fallback is not None:
         raise OptionError(
-            "Option 'startingOffsetsFallback' is set, and 'startingOffsets' is not committed.",
-            "Remove it, because a stream starts partitions without a committed offset at 'startingOffsets'. Or set"
-            " 'startingOffsets' to committed.",
+            "Option 'startingOffsetsFallback' is set, but 'startingOffsets' is not set to committed.",
+            "Set 'startingOffsets' to committed. Or remove 'startingOffsetsFallback': a stream then starts partitions"
+            " without a committed offset at 'startingOffsets'.",
         )
 
 

@@ -1,6 +1,7 @@
 """Names of options that this source does not have: of Kafka's clients and brokers, and of Spark's writers and sources.
 
-Each :class:`Family` of names has one reason and one alternative. The names have no ``kafka.``, lower case and dots.
+Each :class:`Family` of names has one reason and one alternative. Names are in lower case, with dots, and without the
+prefix ``kafka.``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Names with one reason why they are no options, and what to do instead. ``names`` are separated by blanks."""
+    """Names that are no options for one reason, and what to do instead. Blanks separate the ``names``."""
 
     reason: str
     action: str
@@ -57,7 +58,7 @@ KAFKA = (
         "internal.leave.group.on.close",
     ),
     Family(
-        "the source asks for stable offsets where the broker supports that",
+        "the source asks for stable offsets if the broker supports them",
         _REMOVE,
         "internal.throw.on.fetch.stable.offset.unsupported",
     ),
@@ -133,7 +134,7 @@ SPARK = (
     ),
     Family(
         _OF_QUERY,
-        "Leave it out, on writeStream as well: section Limitations of docs/compatibility.md.",
+        "Remove it here and on writeStream: see the section Limitations of docs/compatibility.md.",
         """asyncprogresstrackingenabled asyncprogresstrackingcheckpointintervalms
         asyncprogresstrackingoverridesinksupportcheck""",
     ),
@@ -157,8 +158,8 @@ SPARK = (
         "host port",
     ),
     Family(
-        "a source has its columns from .schema(...)",
-        "Call .schema(...) before load(); key and value may be string there.",
+        "the columns of a source are set with .schema(...)",
+        "Call .schema(...) before load(). In that schema key and value may be string.",
         "schema columns userschema",
     ),
     Family(
@@ -221,12 +222,12 @@ OTHER_WORDS = (
     Family(_RENAMED, "Set 'minPartitions'.", "num.partitions.per.batch mintasks parallelism concurrency"),
     Family(
         "the brokers know the number of a topic's partitions",
-        "For the number of tasks set 'minPartitions'.",
+        "To raise the number of tasks, set 'minPartitions'.",
         "num.partitions partitions partition.count",
     ),
     Family(
-        "a producer of Kafka has it",
-        "For the size of a micro-batch set 'maxOffsetsPerTrigger' or 'maxBytesPerTrigger'.",
+        "it belongs to a producer, and the source only reads",
+        "To limit a micro-batch, set 'maxOffsetsPerTrigger' or 'maxBytesPerTrigger'.",
         "batch.size",
     ),
     Family(
@@ -332,7 +333,11 @@ FORMER = (
         "Set the backoff between retries with 'kafka.retry.backoff.ms' and 'kafka.retry.backoff.max.ms'.",
         "grouprebalance.numretries grouprebalance.retryintervalms",
     ),
-    Family("the rebalance timeout limits a revocation", "Set 'kafka.max.poll.interval.ms'.", "rebalancedraintimeoutms"),
+    Family(
+        "the rebalance timeout limits how long a revocation waits",
+        "Set 'kafka.max.poll.interval.ms'.",
+        "rebalancedraintimeoutms",
+    ),
 )
 """Names that this package had before."""
 
@@ -427,13 +432,13 @@ CLIENTS = (
         max.poll.size prefetch max.poll.records queued.max.messages""",
     ),
     Family(
-        "a query has no end, and a run of AvailableNow stops at the current end offsets",
-        "Use .trigger(availableNow=True).",
+        "a streaming query has no end",
+        "To stop at the current end offsets, use .trigger(availableNow=True).",
         "enable.partition.eof partition.eof stop.at.end exit.eof max.messages",
     ),
     Family(
-        "the group's coordinator decides about rebalances",
-        "Set 'kafka.max.poll.interval.ms' for how long one may take.",
+        "the group's coordinator decides when to rebalance",
+        "To limit how long a rebalance waits for this member, set 'kafka.max.poll.interval.ms'.",
         """rebalance.max.retries rebalance.backoff.ms refresh.leader.backoff.ms""",
     ),
     Family(
@@ -474,7 +479,7 @@ CLIENTS = (
         kerberos.principal kerberos.keytab""",
     ),
     Family(
-        "the source does not decode values by a schema registry",
+        "the source does not decode values with a schema registry",
         "Decode the column value in Spark: docs/howto.md, 'Decode Schema Registry records'.",
         """schema.registry schemaregistry auto.register.schemas use.latest.version specific.avro.reader
         schemaregistryurl value.subject.name.strategy key.subject.name.strategy avro.use.logical.type.converters
@@ -520,7 +525,7 @@ CLIENTS = (
 
 BROKERS = (
     Family(
-        "it is a setting of the brokers, of a topic or of a group there",
+        "it configures brokers, topics or groups, not their clients",
         "Remove it here, and set it with kafka-configs.",
         """advertised.listeners listeners auto.create.topics.enable delete.topic.enable retention.ms
         retention.bytes log.retention.ms log.retention.hours log.retention.bytes cleanup.policy min.insync.replicas
@@ -550,19 +555,19 @@ PREFIXES = {
     "admin.": Family("it belongs to Kafka's admin client", _REMOVE, ""),
     "streams.": Family("it belongs to Kafka Streams", _REMOVE, ""),
     "schema.registry.": Family(
-        "the source does not decode values by a schema registry",
+        "the source does not decode values with a schema registry",
         "Decode the column value in Spark: docs/howto.md, 'Decode Schema Registry records'.",
         "",
     ),
     "basic.auth.": Family(
-        "the source does not decode values by a schema registry",
+        "the source does not decode values with a schema registry",
         "Decode the column value in Spark: docs/howto.md, 'Decode Schema Registry records'.",
         "",
     ),
     "confluent.": Family("it belongs to software of Confluent", _REMOVE, ""),
     "zookeeper.": Family("the brokers manage consumer groups, without ZooKeeper", "Set 'kafka.bootstrap.servers'.", ""),
     "listener.": Family(
-        "it is a setting of the brokers, of a topic or of a group there",
+        "it configures brokers, topics or groups, not their clients",
         "Remove it here, and set it with kafka-configs.",
         "",
     ),
@@ -574,4 +579,4 @@ PREFIXES = {
     "hoodie.": Family("it belongs to a source of files or tables", _REMOVE, ""),
     "kinesis.": Family("it belongs to another source of Spark", _REMOVE, ""),
 }
-"""Beginnings of names, with the same of each name that begins so."""
+"""By prefix, the family of all names that begin with it."""

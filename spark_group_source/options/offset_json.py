@@ -1,4 +1,4 @@
-"""JSON with a number for each partition, as the options for starts and ends have it. Pure."""
+"""JSON with a number for each partition, in the options for starts and ends. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_group_source.offsets import TopicPartition, topics_of
 from spark_group_source.text import printable, quoted
 
 OTHERS = "*"
-"""The name that stands for all partitions that the JSON does not name. No topic can have it."""
+"""Stands in the JSON for all partitions that the JSON does not name. No topic can have this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def _numbers(pairs: tuple[tuple[str, Any], ...], number_of: NumberOf, whole_of: 
             _add_partitions(partitions, topic, values, number_of)
     others = topics.pop(OTHERS, None)
     if others is not None and not (partitions or topics):
-        raise ValueError(f'with "{OTHERS}" alone write earliest or latest, without JSON')
+        raise ValueError(f'the JSON has only "{OTHERS}": write earliest or latest instead of JSON')
     _check_topics(topics, partitions)
     return Numbers(partitions, topics, others)
 
@@ -79,7 +79,7 @@ def _whole(topic: str, value: Any, whole_of: NumberOf) -> int:
         return whole_of(value)
     except ValueError:
         if topic == OTHERS:
-            raise ValueError(f'"{OTHERS}" stands for all other partitions, and must be -2 or -1') from None
+            raise ValueError(f'"{OTHERS}" stands for all other partitions: give it earliest or latest') from None
         raise ValueError(
             f"{_quoted_in_json(topic)} must have an offset for each of its partitions, or earliest or latest"
         ) from None
@@ -96,13 +96,13 @@ def _add_partitions(partitions: dict[TopicPartition, int], topic: str, values: A
 def _check_topics(topics: Collection[str], partitions: Collection[TopicPartition]) -> None:
     in_both = sorted(set(topics) & topics_of(partitions))
     if in_both:
-        raise ValueError(f"the JSON names {_quoted_in_json(in_both[0])} as a whole and by partition")
+        raise ValueError(f"the JSON has values for {_quoted_in_json(in_both[0])} as a whole and for its partitions")
     if not (partitions or topics):
         raise ValueError("the JSON names no partition")
 
 
 def _quoted_in_json(text: str) -> str:
-    """A text as JSON has it, cut to a readable length."""
+    """A text in JSON's quotes, cut to a readable length."""
     return printable(json.dumps(text, ensure_ascii=False))
 
 
@@ -114,7 +114,7 @@ def _topics(value: Any) -> tuple[tuple[str, Any], ...]:
 
 def _partitions(topic: str, value: Any) -> tuple[tuple[str, Any], ...]:
     if not isinstance(value, tuple):
-        raise ValueError(f"{_quoted_in_json(topic)} has no partitions: a value for each of them is needed")
+        raise ValueError(f"{_quoted_in_json(topic)} must have a value for each partition")
     return value
 
 

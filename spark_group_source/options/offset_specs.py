@@ -1,7 +1,7 @@
-"""Where a read starts and ends, as the options say it, and the JSON of these values. Pure.
+"""The starts and ends of a read that the options can name, and their JSON. Pure.
 
-The names come from Spark's own Kafka source, which writes -2 for earliest and -1 for latest. Here only the JSON of the
-options contains these numbers.
+The names come from Spark's own Kafka source, which writes -2 for earliest and -1 for latest. This source uses the two
+numbers only in the JSON of the options.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class AtTimestamp:
 
 
 OffsetSpec = Earliest | Latest | SpecificOffsets | AtTimestamp
-"""Positions that do not depend on the group."""
+"""A start or end that does not depend on the group."""
 
 
 StartSpec = OffsetSpec | FromCommitted

@@ -123,7 +123,7 @@ def _parsed(option: Option, text: str) -> Any:
 
 
 def _not_an_option(key: str) -> OptionError:
-    """The error for a name that no option has. It does not show the value, which may be a secret."""
+    """The error for a name that no option has. The error does not show the value, which may be a secret."""
     unsupported = unsupported_option(key)
     if unsupported is not None:
         return unsupported
@@ -144,7 +144,7 @@ _FIRST_AND_MAXIMUM = (
 
 
 def _settings(values: dict[str, Any]) -> SourceOptions:
-    """The settings with these values, which are by place, and the defaults."""
+    """The settings with these values, by place, and with defaults for all others."""
     given = _names_without_default(values)
     # A first backoff above the maximum is the maximum, as in Kafka's Java client.
     for first, maximum in _FIRST_AND_MAXIMUM:
@@ -169,7 +169,7 @@ def _settings(values: dict[str, Any]) -> SourceOptions:
 
 
 def _names_without_default(values: Mapping[str, Any]) -> list[str]:
-    """The names of the options with another value than the default, in the order of the table."""
+    """The names of the options whose value differs from the default, in the order of the table."""
     names = []
     for option in OPTIONS:
         value = values.get(option.place)

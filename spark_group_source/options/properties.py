@@ -1,7 +1,7 @@
-"""Options in a properties file, as Kafka's tools take them with ``--command-config``: no secret is on a command line.
+"""Options in a properties file, as Kafka's tools accept with ``--command-config``: a command line shows no secret.
 
-The format is that of ``java.util.Properties``. A name needs no ``kafka.`` before it, so that a file for Kafka's tools
-can be used as it is.
+The format is that of ``java.util.Properties``. A name needs no prefix ``kafka.``, so a file for Kafka's tools works
+unchanged.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from spark_group_source.options.table import OPTIONS
 _NAMES = {option.name.lower(): option.name for option in OPTIONS}
 
 _PAIR = re.compile(r"((?:\\.|[^\\=: \t\f])*)(?:[ \t\f]*[=:]|[ \t\f])?[ \t\f]*(.*)", re.DOTALL)
-"""A name, what separates it from its value, and the value."""
+"""A name, the separator, and the value."""
 
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_options(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The options in a properties file, by their names in the table of options if they are there.
+    """Returns the options in a properties file. A name in the table of options is spelled as the table spells it.
 
     Raises:
         OptionError: the file cannot be read, or a line is malformed; the message shows no value.
@@ -57,7 +57,7 @@ def _decoded(content: bytes) -> str:
 
 
 def _pairs(text: str) -> Iterator[tuple[int, str, str]]:
-    """Line number, name and value of each line. Of two equal names the last one counts.
+    """Line number, name and value of each line.
 
     Raises:
         ValueError: a ``\\u`` is not followed by four hexadecimal digits; the message names the line.
@@ -73,7 +73,7 @@ def _pairs(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _check_name(number: int, name: str, value: str) -> None:
-    """Rejects the rest of a longer value, for example of a key in PEM. It may be secret, so no error must show it."""
+    """Rejects a line that continues an earlier value, such as a key in PEM. It may be secret, so no error shows it."""
     if not re.fullmatch(r"[A-Za-z][\w.-]{0,99}", name):
         raise ValueError(f"line {number} does not begin with the name of an option")
     if not value and name not in _NAMES.values():

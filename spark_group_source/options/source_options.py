@@ -1,7 +1,7 @@
 """The parsed options: the settings of a query, in the parts that use them.
 
 Some options have another meaning in a batch query, or none. Spark creates the source before it asks for a stream or a
-batch reader, so the reader makes these checks.
+batch reader, so the reader calls :func:`check_stream` or :func:`check_batch`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class SourceOptions:
     """All options after parsing and checks. Times are in seconds, sizes in bytes.
 
-    A field is the place ``<field>`` of an option in ``options/table.py``, and has its default. ``group``, its ``wire``
-    and ``fetch`` have the options that the member, connections and tasks use.
+    Each field holds the option with the place ``<field>`` in ``options/table.py``, and its default. ``group``, its
+    ``wire`` and ``fetch`` hold the options that the member, the connections and the tasks use.
     """
 
     group: GroupSettings
@@ -70,7 +70,7 @@ class SourceOptions:
         return self.group.wire
 
     def with_client_id(self, client_id: str) -> SourceOptions:
-        """These options with another name of this query in Kafka's tools."""
+        """Returns these options with another client id, which names the query in Kafka's tools."""
         wire = replace(self.wire, client_id=client_id)
         return replace(self, group=replace(self.group, wire=wire))
 
@@ -88,7 +88,7 @@ def check_stream(options: SourceOptions) -> None:
         if isinstance(end, AtTimestamp):
             option = end.option
         raise OptionError(
-            f"Option '{option}' is set, and a stream has no end.",
+            f"Option '{option}' is set, but a stream has no end.",
             "Remove it. To stop at the current end offsets use .trigger(availableNow=True). To stop at an offset or"
             " time use spark.read.format('kafka-group').",
         )
@@ -106,13 +106,13 @@ def check_batch(options: SourceOptions) -> None:
         starts_at_latest = Latest() in start.values
     if starts_at_latest:
         raise OptionError(
-            "Option 'startingOffsets' is latest (-1), and a batch query from there has no records.",
+            "Option 'startingOffsets' is latest (-1): a batch query that starts there has no records.",
             "Set it to offsets, earliest (-2) or committed, or set a time with 'startingTimestamp'.",
         )
     if isinstance(end, SpecificOffsets) and Earliest() in end.values:
         raise OptionError(
-            "Option 'endingOffsets' contains -2 (earliest), and a batch query up to there has no records.",
-            "Set it to offsets, or -1 for the end offset.",
+            "Option 'endingOffsets' contains -2 (earliest): a batch query that ends there has no records.",
+            "Set it to offsets, or to -1 for the end offset.",
         )
     if isinstance(start, FromCommitted):
         _require_group(options, "'startingOffsets' is committed")
@@ -141,14 +141,14 @@ def batch_end(options: SourceOptions) -> EndSpec:
 
 
 def start_time(options: SourceOptions) -> AtTimestamp | None:
-    """The start time, if the user has set one: of all partitions, or of each."""
+    """The start time that the user has set, for all partitions or for each; ``None`` without one."""
     if options.starting_timestamp is not None:
         return options.starting_timestamp
     return options.starting_offsets_by_timestamp
 
 
 def _given_end(options: SourceOptions) -> EndSpec | None:
-    """The end that the user has set. A time of all partitions precedes times of each, and these precede offsets."""
+    """The end that the user has set. One time for all takes precedence over times, and times over offsets."""
     if options.ending_timestamp is not None:
         return options.ending_timestamp
     if options.ending_offsets_by_timestamp is not None:
@@ -157,7 +157,7 @@ def _given_end(options: SourceOptions) -> EndSpec | None:
 
 
 def _start(options: SourceOptions, default: Earliest | Latest) -> StartSpec:
-    """The start that the user has set, or the default. A time precedes offsets."""
+    """The start that the user has set, or the default. A time takes precedence over offsets."""
     time = start_time(options)
     if time is not None:
         return replace(time, or_latest=options.starting_time_or_latest)

@@ -1,7 +1,7 @@
 """The option table: one row for each option. ``docs/contributing.md`` lists what a new option changes.
 
-An option of Spark's own Kafka source has the same name and meaning here; ``kafka.*`` names come from Kafka's Java
-client. Names are case-insensitive, as in all Spark sources. A default stands in the class of the part.
+Options that Spark's own Kafka source also has keep their names and meanings; ``kafka.*`` names come from Kafka's Java
+client. Names are case-insensitive, as in all Spark sources. The class of each part holds the defaults.
 
 ``kafka.sasl.username`` and ``kafka.sasl.password`` come from librdkafka: Spark redacts options with "password" in their
 names, but not Java's JAAS config. ``python -m tests.unit.test_option_docs`` writes the descriptions into the page.
@@ -147,7 +147,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("startingOffsetsCallback", "starting_offsets_callback", importable_function,
            "Function that may change start positions, as module:function.", stream_only=True),
     Option("restoredCheckpoint", "restored_checkpoint", skip_repeat_or_fail,
-           "With a checkpoint older than its commits: skip what it lacks, repeat it, or fail.", stream_only=True),
+           "If the checkpoint lacks committed batches: skip them, repeat them, or fail.", stream_only=True),
     Option("offsetCommit.timeoutMs", "commit_timeout", milliseconds,
            "How long a commit may take, in ms.", stream_only=True),
     Option("offsetCommit.numRetries", "commit_retries", retry_count,
@@ -161,7 +161,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("commitMetadata", "commit_metadata", boolean,
            "Whether commit metadata contains the application, client, member and number of batches.", stream_only=True),
     Option("includeHeaders", "include_headers", boolean,
-           "Whether rows have the column headers."),
+           "Whether rows contain the records' headers."),
     Option("failOnDataLoss", "fetch.fail_on_data_loss", boolean,
            "Whether lost records end the query; with false the source logs a warning and continues."),
     Option("kafka.client.id", "wire.client_id", client_id,
@@ -221,7 +221,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("maxRecordsPerPartition", "max_records_per_partition", positive_count,
            "Maximum number of offsets in a task; the source splits larger ranges."),
     Option("minRecordsPerTask", "min_records_per_task", positive_count,
-           "Minimum number of offsets in a task; smaller ranges share a task. With 1 no ranges do."),
+           "Minimum number of offsets in a task; smaller ranges share a task. With 1, each range has its own task."),
     Option("kafka.fetch.max.bytes", "fetch.fetch_max_bytes", byte_size,
            "Maximum size of a fetch in bytes; it limits the memory of a task."),
     Option("kafka.fetch.min.bytes", "fetch.min_bytes", byte_count,

@@ -1,4 +1,4 @@
-"""The error for an option that this source does not support: the reason and the alternative of its name.
+"""The error for an option that this source does not support, with the reason and an alternative.
 
 Spark's own source and Kafka's clients ignore most of these options silently.
 """
@@ -26,7 +26,7 @@ _BY_LETTERS = {letters(name): family for name, family in UNSUPPORTED.items()}
 
 
 def unsupported_option(key: str) -> OptionError | None:
-    """The error for an unsupported option. It does not show the value, which may be a secret."""
+    """The error for an unsupported option. The error does not show the value, which may be a secret."""
     family = _BY_LETTERS.get(letters(key))
     if family is None:
         family = _family_by_prefix(key)

@@ -16,13 +16,13 @@ from spark_group_source.text import quoted
 from spark_group_source.user_code import load
 
 MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
-"""The largest numbers of 32 bits, as sizes and times in Kafka's requests, and of 64 bits, as Java's LONG."""
+"""The largest numbers of 32 bits, for sizes and times in Kafka's requests, and of 64 bits, for Java's LONG."""
 
 MAX_TEXT_BYTES = 2**15 - 1
 """Maximum size in bytes of a text in a Kafka request, whose length has 16 bits."""
 
 MEMBER_SUFFIX_BYTES = 64
-"""Maximum size in bytes of what a coordinator appends to a client id to make a member id: a hyphen and a UUID."""
+"""Maximum size in bytes of the suffix by which a coordinator makes a client id a member id: a hyphen and a UUID."""
 
 FOREVER = 1e9
 """The longest time in seconds, about 31 years. Python cannot wait as long as Java's 64-bit milliseconds allow."""
@@ -210,9 +210,7 @@ def byte_string(text: str) -> int:
     if match is not None and match[2] in _BYTE_UNITS:
         size = int(match[1]) * _BYTE_UNITS[match[2]]
     if size is None or size == 0:
-        raise ValueError(
-            "a whole number of bytes of at least 1, or one with a unit (b, k, m, g, t, p), for example 10g"
-        )
+        raise ValueError("a whole number of at least 1, in bytes or with a unit (b, k, m, g, t, p), for example 10g")
     if size > MAX_INT64:
         raise ValueError("less than 8192p, because the size is a 64-bit number in Spark")
     return size
@@ -275,7 +273,7 @@ def duration(text: str) -> float:
     match = re.fullmatch(r"0*(\d{1,19})\s*([a-z]*)", text.strip().lower())
     if match is not None and match[2] in _UNITS:
         return min(int(match[1]) * _UNITS[match[2]], FOREVER)
-    raise ValueError("a number with a unit (us, ms, s, m, min, h, d), for example 15m; without a unit it is in ms")
+    raise ValueError("a number with a unit (us, ms, s, m, min, h, d), for example 15m, or a number of milliseconds")
 
 
 _INTERVAL_UNITS = {
@@ -304,7 +302,7 @@ def positive_interval(text: str) -> float:
 
 
 def _interval(text: str, number: str, expected: str) -> float:
-    """The sum of some numbers, of this regular expression, with a unit each, in seconds."""
+    """The sum, in seconds, of numbers that each have a unit and match the regular expression ``number``."""
     spelled = re.sub(r"^interval\s+", "", text.strip().lower())
     if not re.fullmatch(rf"(?:{number}\s*[a-z]+\s*)+", spelled):
         raise ValueError(expected)
@@ -325,7 +323,7 @@ def assignor_names(text: str) -> tuple[str, ...]:
 
 def importable_function(text: str) -> str:
     """The path of a function that can be imported: ``module:function``."""
-    # The error of another text shows nothing of it: it may be a token in place of the function that returns tokens.
+    # The error shows nothing of the text, which may be a token instead of the function that returns tokens.
     if not re.fullmatch(r"\w+(\.\w+)*:\w+", text.strip()):
         raise ValueError("module:function, for example my_package.tokens:fetch")
     load(text, "function")

@@ -1,7 +1,7 @@
-"""The options of Kafka's Java client that change nothing here.
+"""Options of Kafka's Java client that change nothing in this source.
 
-A query that moves from Java may keep them. Each is accepted with the values that say what the source does anyway, and
-rejected with any other value, so that nobody relies on a setting that the source ignores.
+A query that moves from Java may keep them. The source accepts each only with the values that describe what the source
+does anyway. It rejects all other values, so that nobody relies on a setting without effect.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OptionsWithoutEffect:
-    """Their values, which no code reads."""
+    """The values of these options, which no code reads."""
 
     truststore_type: str = "PEM"
     """Python reads only PEM. The error for another format has the command that converts the file."""

@@ -143,7 +143,7 @@ def test_a_topic_that_does_not_exist_is_an_error_and_nothing_is_created(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"endingTimestamp": "1"}, "'endingTimestamp' is set, and a stream has no end"),
+        ({"endingTimestamp": "1"}, "'endingTimestamp' is set, but a stream has no end"),
         ({"startingOffsets": '{"no-such-topic":{"0":1}}'}, "not in the subscription"),
     ],
     ids=["end of a stream", "other partitions"],

@@ -42,14 +42,15 @@ def test_the_json_of_starting_offsets_may_cover_all_other_partitions(number: int
 
 
 def test_an_unclear_offset_of_all_other_partitions_is_an_error() -> None:
-    for others, says in (("7", "-2 or -1"), ("true", "-2 or -1"), ('{"0":-2}', "-2 or -1"), ('-2,"*":-1', "twice")):
+    word = "give it earliest or latest"
+    for others, says in (("7", word), ("true", word), ('{"0":-2}', word), ('-2,"*":-1', "twice")):
         with pytest.raises(ValueError, match=says):
             offset_parsers.parse_start(f'{{"t":{{"0":1}},"*":{others}}}')
-    with pytest.raises(ValueError, match=r'with "\*" alone write earliest or latest, without JSON'):
+    with pytest.raises(ValueError, match=r'the JSON has only "\*": write earliest or latest instead of JSON'):
         offset_parsers.parse_start('{"*":-2}')
     with pytest.raises(ValueError, match=r'only startingOffsets may have "\*"'):
         offset_parsers.parse_end('{"t":{"0":7},"*":-1}')
-    with pytest.raises(ValueError, match=r'"\*" has no partitions: a value for each of them is needed'):
+    with pytest.raises(ValueError, match=r'"\*" must have a value for each partition'):
         offset_parsers.timestamps_parser("startingOffsetsByTimestamp")('{"t":{"0":1735689600000},"*":-1}')
 
 
@@ -136,7 +137,7 @@ def test_the_digest_of_offsets_depends_on_the_offsets_only() -> None:
         ('{"t":{"0":"first"}}', '"first" is not a whole number'),
         ('{"t":23}', '"t" must have an offset for each of its partitions'),
         ('{"t":"earliest","t":"latest"}', 'the JSON names "t" twice'),
-        ('{"t":"earliest","t":{"0":23}}', 'the JSON names "t" as a whole and by partition'),
+        ('{"t":"earliest","t":{"0":23}}', 'the JSON has values for "t" as a whole and for its partitions'),
         ("{}", "the JSON names no partition"),
         ('{"t":{}}', "the JSON names no partition"),
         ('{"t":{"first":1}}', "'first' is not a partition number"),
@@ -236,7 +237,7 @@ def test_the_timestamp_strategy_applies_to_starting_times() -> None:
 def test_an_end_in_a_stream_is_an_error() -> None:
     ends = ("endingOffsets", "latest"), ("endingOffsets", JSON), ("endingOffsetsByTimestamp", JSON)
     for option, value in (*ends, ("endingTimestamp", "7")):
-        with pytest.raises(OptionError, match=f"'{option}' is set, and a stream has no end.*availableNow.*spark.read"):
+        with pytest.raises(OptionError, match=f"'{option}' is set, but a stream has no end.*availableNow.*spark.read"):
             source_options.check_stream(parsed(**{option: value}))
 
 

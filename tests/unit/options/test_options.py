@@ -67,7 +67,7 @@ def test_assigned_partitions_are_json_and_a_repeated_topic_adds_partitions() -> 
 def test_member_options_with_assign_are_an_error() -> None:
     member = {"kafka.group.instance.id": "one", STRATEGY: "range", SESSION: "45000", "kafka.max.poll.interval.ms": "9"}
     for name, value in member.items():
-        with pytest.raises(OptionError, match=f"'assign' and '{name}' are set.*remove the other options"):
+        with pytest.raises(OptionError, match=f"'assign' and '{name}' are set.*Remove the other options"):
             parse_options(ASSIGNED | {name: value})
 
 
@@ -133,8 +133,11 @@ STARTS_AT_COMMITTED = {"startingOffsets": "committed"}
         ({LEAST: "11", MOST: "10"}, f"'{LEAST}' is 11, more than '{MOST}'"),
         ({SESSION: "6000", BEAT: "6000"}, f"'{BEAT}' is 6000, and '{SESSION}' is 6000"),
         ({WAIT: "30000", REQUEST: "30000"}, f"'{WAIT}' is 30000.*'{REQUEST}' is 30000.*raise"),
-        ({"startingOffsetsFallback": "fail"}, "'startingOffsets' is not committed.*Remove it.*to committed"),
-        ({"startingOffsets": "earliest", "startingOffsetsFallback": "latest"}, "'startingOffsets' is not committed"),
+        ({"startingOffsetsFallback": "fail"}, "'startingOffsets' is not set to committed.*to committed.*Or remove"),
+        (
+            {"startingOffsets": "earliest", "startingOffsetsFallback": "latest"},
+            "'startingOffsets' is not set to committed",
+        ),
         (STARTS_AT_COMMITTED | {"resetOffsetsOnStart": "true"}, "Set 'startingOffsets' to the new start"),
         (STARTS_AT_COMMITTED | {"startingTimestamp": "1"}, "'startingTimestamp' is set.*Remove one of them"),
     ],
@@ -155,10 +158,17 @@ def test_options_that_contradict_each_other_are_an_error(given: dict[str, str], 
 )
 def test_options_of_the_other_group_protocol_are_refused(given: dict[str, str], without_effect: str, says: str) -> None:
     options = GOOD | {"kafka.group.protocol": "consumer"} | given
-    happened = f"Option '{without_effect}' has no effect with the protocol {options['kafka.group.protocol']}\\..*{says}"
+    chosen = options["kafka.group.protocol"]
+    happened = f"Option '{without_effect}' has no effect with 'kafka.group.protocol' {chosen}\\..*{says}"
     with pytest.raises(OptionError, match=happened):
         parse_options(options)
     assert not parse_options(GOOD | {"kafka.group.protocol": "classic", SESSION: "6000"}).group.consumer_protocol
+
+
+def test_several_options_without_effect_are_named_together() -> None:
+    given = {"kafka.group.protocol": "consumer", STRATEGY: "range", SESSION: "6000", BEAT: "1000"}
+    with pytest.raises(OptionError, match=f"Options '{STRATEGY}', '{SESSION}' and '{BEAT}' have no effect"):
+        parse_options(GOOD | given)
 
 
 LARGEST = 2**31 - 1
