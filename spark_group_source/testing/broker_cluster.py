@@ -166,7 +166,7 @@ class BrokerCluster:
             broker.resume()
 
     def _forget_clients(self) -> None:
-        """Closes kept clients, because nodes are about to change."""
+        """Closes the clients that a subclass keeps, because nodes are about to change."""
 
     # Starting
 
@@ -312,13 +312,13 @@ class BrokerCluster:
             raise EmbeddedKafkaError(
                 f"Broker {node} was not ready after {START_TIMEOUT_S:.0f} s."
                 f" Its log says: {broker.log_from_first_error()}",
-                "Look for the reason in the log. If it shows long garbage collections, raise the heap.",
+                "Look for the reason in the log. If the log shows long garbage collections, raise the heap.",
             )
         time.sleep(POLL_S)
 
 
 def new_cluster_id() -> str:
-    """Returns a random id in Kafka's form. Kafka's tools would read an id that starts with a dash as an option."""
+    """Returns a random cluster id. Kafka's tools would take one that starts with a dash for an option."""
     while True:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not cluster_id.startswith("-"):

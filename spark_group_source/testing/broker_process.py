@@ -20,7 +20,9 @@ STOP_TIMEOUT_S = 20.0
 FORMAT_TIMEOUT_S = 60.0
 
 _formatted: dict[Path, tuple[Path, bytes]] = {}
-"""By Kafka's jars, a new cluster's features as StorageTool writes them: the same file for all, and a copy is faster."""
+"""By the directory of Kafka's jars, the name and content of the file that StorageTool writes for a new cluster.
+
+It is the same for all clusters, and a copy is faster than the tool."""
 
 
 class PortTaken(EmbeddedKafkaError):
@@ -117,7 +119,7 @@ class BrokerProcess:
         raise EmbeddedKafkaError(happened)
 
     def log_from_first_error(self) -> str:
-        """Returns the log from the first error on, or its end if it has no error. A stop logs much after an error."""
+        """Returns the log from the first error on, because a broker logs much after it; the end without an error."""
         text = self._log.read_text(encoding="utf-8", errors="replace")
         error = re.search(r"^.* (?:ERROR|FATAL) .*$|^.*Exception.*$", text, re.MULTILINE)
         if error is None:

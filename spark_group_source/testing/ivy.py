@@ -43,7 +43,7 @@ MODULE = """<ivy-module version="2.0">
 """
 
 ZOOKEEPER = '<dependency org="org.apache.zookeeper" name="zookeeper" rev="3.5.9" conf="default->default"/>'
-"""For Kafka before 2.4: its own ZooKeeper does not run on Java 17."""
+"""For Kafka before 2.4, whose own ZooKeeper does not run on Java 17."""
 
 
 def kafka_libs(version: str = KAFKA_VERSION) -> Path:
@@ -125,19 +125,19 @@ def ivy_command(module: Path, libs: Path, cache: Path) -> list[str]:
 
 
 def fetch_jars(module: str, jars: Path, needed: str, attempts: int = ATTEMPTS) -> str:
-    """Downloads the jars of an Ivy module into a new directory, or nothing; one process may do so at a time.
+    """Downloads all jars of an Ivy module into a new directory, or creates none. One process may do so at a time.
 
-    Ivy caches downloaded files, so a second attempt continues where the first ended. Only the rename at the end makes
-    the jars valid: an interrupted download never passes for a complete one.
+    Ivy caches downloaded files, so a second attempt continues where the first ended. The directory gets its name only
+    after the last jar, so an interrupted download never passes for a complete one.
 
     Args:
         module: the text of an ivy.xml.
         jars: the directory, which does not exist yet. Its parent does.
-        needed: a pattern of the jar without which a download is not complete.
+        needed: a pattern that matches a jar of every complete download.
         attempts: how often Ivy runs until it succeeds.
 
     Returns:
-        The error of the last attempt; an empty text after a success.
+        The error of the last attempt, or an empty text after a success.
     """
     failure = ""
     with tempfile.TemporaryDirectory(dir=jars.parent, prefix=f".{jars.name}-") as work:
@@ -150,12 +150,12 @@ def fetch_jars(module: str, jars: Path, needed: str, attempts: int = ATTEMPTS) -
             if not failure and list(partial.glob(needed)):
                 partial.rename(jars)
                 return ""
-            log.warning("The download of %s failed (attempt %d of %d)", jars.name, attempt, attempts)
+            log.warning("cannot download %s (attempt %d of %d)", jars.name, attempt, attempts)
     return failure or f"it retrieved no {needed}"
 
 
 def _fetch(version: str, libs: Path) -> None:
-    log.warning("Downloading Kafka %s from Maven Central into %s: 43 MB, about 40 s, only once", version, libs)
+    log.warning("downloading Kafka %s once from Maven Central into %s: 43 MB, about 40 s", version, libs)
     failure = fetch_jars(_ivy_module(version), libs, "kafka_2.1*.jar")
     if failure:
         raise EmbeddedKafkaError(

@@ -10,7 +10,7 @@ from pathlib import Path
 from spark_group_source.testing.errors import EmbeddedKafkaError
 
 BRIEF = "-XX:TieredStopAtLevel=1"
-"""For short Java processes: without the second compiler they take about half of the CPU time."""
+"""For short-lived Java processes, which take about half of the CPU time without the second compiler."""
 
 
 def java() -> str:

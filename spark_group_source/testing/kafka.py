@@ -47,8 +47,9 @@ class GroupMember:
 class EmbeddedKafka(BrokerCluster):
     """A Kafka cluster on free ports of the loopback address. Not thread-safe.
 
-    Entering downloads Kafka if it is not cached yet (see :mod:`spark_group_source.testing.ivy`), starts it and waits
-    until it is ready. Leaving stops it and deletes its files. The end of this process does so too, even after SIGKILL.
+    Entering the block downloads Kafka if it is not cached yet (see :mod:`spark_group_source.testing.ivy`), starts it
+    and waits until it is ready. Leaving the block stops Kafka and deletes its files, as does the end of this process,
+    even by SIGKILL.
 
     Args:
         brokers: number of nodes. Each is broker and controller, so the cluster survives while more than half run.
@@ -199,7 +200,7 @@ class EmbeddedKafka(BrokerCluster):
         ]
 
     def _describe(self, group: str) -> GroupDescription:
-        """Describes a group as the source does: kafka-python's admin client takes a group of KIP-848 for a dead one."""
+        """Describes a group as the source does, because kafka-python's admin client reports KIP-848 groups as dead."""
         from spark_group_source.lag.client import GroupLagClient
 
         if self._group_client is None or self._group_client.group != group:
@@ -270,7 +271,7 @@ class EmbeddedKafka(BrokerCluster):
         return KafkaProducer(**{"bootstrap_servers": self.bootstrap_servers.split(","), "linger_ms": 5, **config})
 
     def _ask(self, request: Callable[[KafkaAdminClient], Any]) -> Any:
-        """Sends a request with the kept admin client; an error may be the client's, so the next call has another."""
+        """Sends a request with the kept admin client. An error closes the client, which may be the cause."""
         from kafka.admin import KafkaAdminClient
 
         if self._admin is None:
@@ -295,14 +296,14 @@ class EmbeddedKafka(BrokerCluster):
         if self._admin is not None:
             self._admin.close()
         if self._producer is not None:
-            self._producer.close(timeout=1)  # without limit it would wait for what a dead broker never acknowledges
+            self._producer.close(timeout=1)  # a dead broker never acknowledges what the producer still sends
         if self._group_client is not None:
             self._group_client.close()
         self._admin = self._producer = self._group_client = None
 
 
 def _send(producer: KafkaProducer, topic: str | None, partition: int | None, row: Record) -> Any:
-    """Sends a row to this topic and partition, or to those of the row; returns the future of the acknowledgement."""
+    """Sends a row to this topic and partition, or to the row's own; returns the future of the acknowledgement."""
     if topic is None:
         topic = row.topic
     if topic is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def embedded_kafka_arguments() -> dict[str, Any]:
-    """Arguments of the session's EmbeddedKafka, such as ``version`` and ``config``. Override this to set them."""
+    """Arguments of the session's EmbeddedKafka, such as ``version`` and ``config``. Override this to change them."""
     return {}
 
 
@@ -109,7 +109,7 @@ def await_query_end(embedded_kafka: EmbeddedKafka) -> Callable[..., None]:
 
 
 def _import_kafka_quietly() -> None:
-    """Imports kafka-python first, because its deprecated way to read schemas gives hundreds of warnings."""
+    """Imports kafka-python without its hundreds of warnings about the deprecated way in which it reads schemas."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer  # noqa: F401
@@ -123,7 +123,7 @@ def _unique(prefix: str) -> str:
 
 @contextlib.contextmanager
 def _fail_without_traceback() -> Iterator[None]:
-    """Fails each test that requested a fixture with an error that says what is missing. Never skips."""
+    """Fails every test that requests the fixture, and never skips one. The failure says what is missing."""
     from spark_group_source.testing.errors import EmbeddedKafkaError, LocalSparkError
 
     try:

@@ -47,7 +47,7 @@ def records(rows: Iterable[Row] | DataFrame) -> Iterator[Record]:
             known = ", ".join(Record._fields)
             raise RowError(
                 f"Row {number} cannot be written: {error}.",
-                f"Give a value, a tuple in this order, or a dict with some of {known}.",
+                f"Give a value, a dict with some of the fields {known}, or a tuple of them in this order.",
             ) from error
 
 
@@ -128,4 +128,4 @@ def _typed(name: str, value: Any, expected: type) -> Any:
     is_bool = isinstance(value, bool)  # an int in Python
     if isinstance(value, expected) and not is_bool:
         return value
-    raise TypeError(f"its {name} is of type {type(value).__name__}")
+    raise TypeError(f"its {name} is of type {type(value).__name__}, not {expected.__name__}")

@@ -42,8 +42,8 @@ def _stuck(query: StreamingQuery, kafka: EmbeddedKafka, timeout: float) -> Stuck
         if progress["numInputRows"] > 0:
             sizes[progress["batchId"]] = progress["numInputRows"]
     return StuckQuery(
-        f"The query did not end within {timeout:.0f} s. Spark says {query.status['message']!r}, after {len(sizes)}"
-        f" batches with {sum(sizes.values())} rows. {_describe_groups(kafka)}",
+        f"The query did not end within {timeout:.0f} s. It completed {len(sizes)} batch(es) with {sum(sizes.values())}"
+        f" row(s), and its status is {query.status['message']!r}. {_describe_groups(kafka)}",
         "A run ends when the members of its group have committed the whole topic. Stop other queries and consumers of"
         " the group, use a separate group for each read in one query, or give the run a longer timeout.",
     )
@@ -63,16 +63,16 @@ def _describe_groups(kafka: EmbeddedKafka) -> str:
 
 
 def _describe_group(kafka: EmbeddedKafka, group: str) -> str:
-    members = [f"{member.client_id} with {member.partitions} partitions" for member in kafka.members(group)]
+    members = [f"{member.client_id} with {member.partitions} partition(s)" for member in kafka.members(group)]
     topics = sorted({topic for topic, _ in kafka.committed(group)})
     behind = []
     for topic in topics:
         for number, count in kafka.lag(group, topic).items():
             if count > 0:
-                behind.append(f"{topic}-{number} by {count}")
+                behind.append(f"{count} in {topic}-{number}")
     return (
-        f"Group {group} is {kafka.group_state(group)}, members are {_listed(members, 'none')};"
-        f" it is behind in {_listed(behind, 'nothing')}."
+        f"Group {group} is {kafka.group_state(group)}. Its members: {_listed(members, 'none')}. Its lag:"
+        f" {_listed(behind, 'none')}."
     )
 
 
@@ -83,7 +83,7 @@ def _listed(texts: Sequence[str], empty: str) -> str:
 
 
 RUN_TIMEOUT_S = 120.0
-"""Timeout of a run: a dead member keeps its partitions for a session of 45 s, and test machines are slow."""
+"""Default timeout of a run. A dead member keeps its partitions for a session of 45 s, and test machines are slow."""
 
 
 def run_available_now(
@@ -96,13 +96,13 @@ def run_available_now(
 ) -> DataFrame:
     """Runs ``frame`` with Trigger.AvailableNow until it has read and committed all available records.
 
-    On PySpark 4.1 a run is one batch, and a repeated batch is a run of its own. There this function repeats the run
-    with the same checkpoint until a run has no batch, so the result is the same on every version.
+    Before PySpark 4.2 a run is one batch, or only the replay of an earlier batch. This function therefore repeats the
+    run with the same checkpoint until a run has no batch, and the result is the same on every version.
 
     Args:
         frame: a streaming DataFrame.
         checkpoint: directory of the query; a run with the checkpoint of an earlier run continues where that run ended.
-        kafka: describes its groups in the error, if the run does not end.
+        kafka: describes its groups in the error if the run does not end.
         output_mode: Spark's ``append``, ``complete`` or ``update``.
         timeout: how many seconds all runs together may take.
 

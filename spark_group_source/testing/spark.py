@@ -39,7 +39,7 @@ SETTINGS: dict[str, bool | float | int | str | None] = {
 
 @contextlib.contextmanager
 def local_spark(warehouse: Path) -> Iterator[SparkSession]:
-    """Yields a session with ``local[2]`` and stops it after the block. An existing session is used, and not stopped.
+    """Yields a session with ``local[2]`` and stops it after the block. An active session is used and kept.
 
     The session's Python processes find the same modules as this process.
 
@@ -85,7 +85,7 @@ def _start(warehouse: Path, command: str) -> SparkSession:
 
 
 def _environment() -> dict[str, str]:
-    """For Spark's Java and Python processes, which inherit the environment, but not this process' ``sys.path``."""
+    """Variables for Spark's processes, which inherit the environment, but not the ``sys.path`` of this process."""
     paths = os.pathsep.join(dict.fromkeys(os.path.abspath(each) for each in sys.path))
     return {"PYTHONPATH": paths, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
 

@@ -113,7 +113,9 @@ def test_a_query_that_does_not_end_is_stopped_and_the_error_names_its_member(
     query = stream(kafka_topic(), **{"kafka.client.id": "forgotten"}).writeStream.format("noop").start()
     try:
         eventually(lambda: [each.partitions for each in kafka.members(group)] == [1])
-        with pytest.raises(StuckQuery, match=f"Group {group} is Stable, members are forgotten with 1 partitions"):
+        with pytest.raises(
+            StuckQuery, match=rf"Group {group} is Stable\. Its members: forgotten with 1 partition\(s\)"
+        ):
             await_query_end(query, timeout=0.1)
         assert not query.isActive
     finally:

@@ -44,9 +44,9 @@ def test_a_query_that_does_not_end_is_stopped_and_the_error_names_its_members() 
     told = str(caught.value)
     stuck.stop.assert_called_once()
     assert stuck.awaitTermination.call_args.args[0] > 0, "Spark rejects 0"
-    assert "'Getting offsets from orders', after 1 batches with 7 rows" in told
-    assert "Group reports is Stable, members are spark-1 with 1 partitions, forgotten with 2 partitions" in told
-    assert "behind in orders-1 by 3." in told
+    assert "It completed 1 batch(es) with 7 row(s), and its status is 'Getting offsets from orders'" in told
+    assert "Group reports is Stable. Its members: spark-1 with 1 partition(s), forgotten with 2 partition(s)" in told
+    assert "Its lag: 3 in orders-1." in told
 
 
 def test_the_error_says_that_kafka_did_not_respond() -> None:
