@@ -45,6 +45,7 @@ from spark_group_source.offsets import (
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connections import LOOKUPS
+from spark_group_source.wire.metadata import Topic
 
 COMMIT_TAG = "spark-group-source"
 """Start of the metadata of every commit of this source. ``kafka-consumer-groups --reset-offsets`` writes empty
@@ -425,11 +426,14 @@ class GroupOffsets:
                 offsets[tp] = CommittedOffset(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
         return offsets
 
-    def topic_ids(self, topics: Collection[str], deadline: Deadline) -> dict[str, str] | RequestFailed:
-        """The ids that these topics have for the coordinator."""
-        if not topics:
-            return {}
-        return self._client.topic_ids(topics, deadline)
+    def topics(
+        self, names: Collection[str], deadline: Deadline, *, with_permissions: bool = False
+    ) -> dict[str, Topic] | RequestFailed:
+        """These topics as the coordinator knows them, with what this client may do with them if that is requested.
+
+        Offsets that are fetched afterwards belong to these topics or to later ones of their names.
+        """
+        return self._client.topics(names, deadline, with_permissions=with_permissions)
 
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
         """The group's state and members."""

@@ -27,6 +27,7 @@ from spark_group_source.group.timings import Timings
 from spark_group_source.wire.any_broker import MIN_BROKER_TIMEOUT
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
+from spark_group_source.wire.metadata import Topic
 from spark_group_source.wire.waiting import Interrupted
 
 Result = TypeVar("Result")
@@ -215,6 +216,18 @@ class CoordinatorClient:
             if not topic.error:
                 ids[name] = topic.id
         return ids
+
+    def topics(
+        self, names: Collection[str], deadline: Deadline, *, with_permissions: bool
+    ) -> dict[str, Topic] | RequestFailed:
+        """These topics as the coordinator knows them, which the cluster keeps: their ids, as :meth:`topic_ids`, their
+        leaders, and what this client may do with them."""
+        quick = deadline.at_most(self._cluster.options.request_timeout)
+        try:
+            connection = self._connect(quick)
+            return self._cluster.topics_from(connection, names, quick, with_permissions=with_permissions)
+        except CALL_ERRORS as error:
+            return self._failed(error)
 
     def connect_to_known(self, deadline: Deadline) -> RequestFailed | None:
         """Connects to the coordinator if it is the broker that knows the member's generation; ``None`` if so."""

@@ -22,7 +22,7 @@ from spark_group_source.group.clients import KafkaClients
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
-from spark_group_source.offsets import Offsets, Partitions, TopicPartition
+from spark_group_source.offsets import Offsets, Partitions, TopicPartition, topics_of
 from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.committer import Committer
 from spark_group_source.query.offset_tracker import OffsetTracker
@@ -33,6 +33,7 @@ from spark_group_source.query.starts.resolver import StartOffsetResolver
 from spark_group_source.query.starts.rules import Start, StartRule, log_starts
 from spark_group_source.text import names
 from spark_group_source.wire import waiting
+from spark_group_source.wire.metadata import permissions_of
 
 log = logging.getLogger(__name__)
 
@@ -274,20 +275,33 @@ class AssignedPartitions:
         timeout = self.resolver.timeout
         if deadline is None:
             deadline = Deadline.after(timeout + self._options.commit_timeout)
-        readable = self.permissions.readable(partitions, clients.cluster, deadline)
-        self.tracker.start_denied(partitions - readable)
-        with self.tracker.start_lookup(readable) as lookup:
-            try:
-                if lookup:
-                    # The last third is for the commit, so that positions found do not wait for the query's next retry.
-                    within = deadline.at_most(min(timeout, deadline.remaining() * 2 / 3))
-                    self.resolver.resolve(lookup, me, clients, within)
-            except GroupSourceError as error:
-                self._raise_unless_retriable(error)
-                self.resolver.unresolved.note(frozenset(lookup), error)
+        with self.tracker.start_lookup(partitions) as lookup:
+            if lookup:
+                # The last third is for the commit, so that positions found do not wait for the query's next retry.
+                within = deadline.at_most(min(timeout, deadline.remaining() * 2 / 3))
+                self._look_up(lookup, me, clients, within)
         self._renew_if_due()
         self.committer.commit(me, clients, deadline)
         self._retry_timer.restart(self._lookup_backoff(me, took=self._clock() - began))
+
+    def _look_up(self, lookup: Owned, me: Membership, clients: KafkaClients, deadline: Deadline) -> None:
+        """Resolves start positions, except those of topics that may not be read now.
+
+        One request asks the coordinator for the topics' ids and leaders, and whether they may be read.
+        """
+        due = self.permissions.due(topics_of(lookup))
+        topics = clients.offsets.topics(topics_of(lookup), deadline, with_permissions=bool(due))
+        if not isinstance(topics, RequestFailed):
+            self.permissions.record(due, permissions_of(topics))
+        denied = self.permissions.denied
+        readable = {tp: owned for tp, owned in lookup.items() if tp.topic not in denied}
+        self.tracker.start_denied(frozenset(lookup.keys() - readable.keys()))
+        try:
+            if readable:
+                self.resolver.resolve(readable, topics, me, clients, deadline)
+        except GroupSourceError as error:
+            self._raise_unless_retriable(error)
+            self.resolver.unresolved.note(frozenset(readable), error)
 
     def _lookup_backoff(self, me: Membership, took: float) -> float:
         """Seconds until the next lookup of unresolved start positions, after one that ``took`` so many seconds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from spark_group_source.clock import Backoff, Clock, Deadline
 from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, RetriableError
@@ -13,6 +13,7 @@ from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import Partitions, TopicPartition, topics_of, without_topics
 from spark_group_source.query.topics import unreadable
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.metadata import Topic, permissions_of
 from spark_group_source.wire.wire_options import WireOptions
 
 log = logging.getLogger(__name__)
@@ -56,8 +57,9 @@ class TopicPermissions:
             return frozenset()
         return self.denied
 
-    def check_start(self, topics: Collection[str], cluster: Cluster) -> None:
-        """Checks all topics when the query starts, also those whose partitions other members own.
+    def check_start(self, topics: Mapping[str, Topic], cluster: Cluster) -> None:
+        """Checks all topics when the query starts, also those whose partitions other members own. Asks a broker about
+        those of which the lookup of the ``topics`` does not say it.
 
         If the group assigns such a topic to this query later, and READ on it is missing just then, the permission has
         worked before, and the query does not end. :meth:`readable` checks the topic again at that time: its tasks
@@ -66,7 +68,11 @@ class TopicPermissions:
         Raises:
             TopicError: ``subscribe`` or ``assign`` names a topic that may not be read.
         """
-        self._check(set(topics), cluster, Deadline.after(CHECK_TIMEOUT, self._clock))
+        permitted = permissions_of(topics)
+        self.record(set(permitted), permitted)
+        unknown = topics.keys() - permitted
+        if unknown:
+            self._check(unknown, cluster, Deadline.after(CHECK_TIMEOUT, self._clock))
 
     def readable(
         self, partitions: Collection[TopicPartition], cluster: Cluster, deadline: Deadline | None = None
@@ -78,7 +84,7 @@ class TopicPermissions:
         Raises:
             TopicError: a topic may not be read, and a retry is useless.
         """
-        due = self._due(topics_of(partitions))
+        due = self.due(topics_of(partitions))
         if due:
             if deadline is None:
                 deadline = Deadline.after(CHECK_TIMEOUT, self._clock)
@@ -123,7 +129,10 @@ class TopicPermissions:
                 self._denied.discard(topic)
                 self._permission(topic).granted()
 
-    def _due(self, topics: set[str]) -> set[str]:
+    def due(self, topics: set[str]) -> set[str]:
+        """Those of these topics about which a broker is to be asked now. Counts them as asked: each topic is asked
+        about once, and a denied one again after a backoff. Caller: any thread, which passes the answer to
+        :meth:`record`."""
         with self._lock:
             due = topics - self._checked - self._denied
             self._checked |= due  # once: later a request that needs the permission shows that it is missing
@@ -138,12 +147,20 @@ class TopicPermissions:
         except RetriableError as error:
             log.debug("cannot determine whether %s may be read: %s", ", ".join(sorted(topics)), error)
             return
+        self.record(topics, permitted)
+
+    def record(self, topics: set[str], permitted: Mapping[str, bool]) -> None:
+        """Notes what a broker has answered about these topics; ``permitted`` leaves out what it does not know.
+
+        Raises:
+            TopicError: a topic may not be read, and a retry is useless.
+        """
         granted = {topic for topic, may_read in permitted.items() if may_read}
         unknown = topics - permitted.keys()
         with self._lock:
             self._denied -= unknown  # a request that needs the permission shows whether it is missing
-        self.record_granted(granted)
-        self.record_denied(permitted.keys() - granted)
+        self.record_granted(granted & topics)
+        self.record_denied((permitted.keys() & topics) - granted)
 
     def _permission(self, topic: str) -> Permission:
         """The permission on a topic. The caller holds the lock."""

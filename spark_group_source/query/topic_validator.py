@@ -61,7 +61,7 @@ class TopicValidator:
 
     def __init__(self, cluster: Cluster, subscription: Subscription, fail_on_data_loss: bool, clock: Clock) -> None:
         self._cluster = cluster
-        self._every_broker = EveryBroker(cluster)
+        self._every_broker = EveryBroker(cluster, with_permissions=True)
         self._subscription = subscription
         self._fail_on_data_loss = fail_on_data_loss
         self._clock = clock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,6 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from spark_group_source.clock import Backoff, Deadline, monotonic
 from spark_group_source.errors import (
     GROUP_AUTHORIZATION_FAILED,
-    TOPIC_AUTHORIZATION_FAILED,
     DeadlineExceeded,
     GroupError,
     RetriableError,
@@ -31,12 +31,10 @@ from spark_group_source.wire.metadata import (
     check_response,
     merge,
     parse_response,
+    permissions_of,
 )
 from spark_group_source.wire.reachability import FIRST_PATIENCE, SERVERS, Address
 from spark_group_source.wire.wire_options import WireOptions
-
-READ, DESCRIBE = 3, 8
-"""Operations on a topic: org.apache.kafka.common.acl.AclOperation. READ implies DESCRIBE."""
 
 GROUP = 0
 # UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
@@ -74,15 +72,42 @@ class Cluster:
         """Whether this process has ever reached a broker of this cluster with these settings."""
         return self._connections.reached
 
-    def metadata(self, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
+    def metadata(
+        self, topics: Collection[str] | None, deadline: Deadline, *, with_permissions: bool = False
+    ) -> Metadata:
         """Requests the metadata of these topics, or of all, from any broker. Never creates a topic.
+
+        Args:
+            with_permissions: also asks what this client may do with each topic.
 
         Raises:
             BrokerUnavailable: no broker responded before the deadline.
         """
-        found = self._any_broker.call(
-            "MetadataRequest", lambda connection, turn: self.request_metadata(connection, topics, turn), deadline
-        )
+
+        def ask(connection: Connection, turn: Deadline) -> tuple[Connection, Any]:
+            return connection, self._send_metadata(
+                connection, build_request(topics, with_permissions=with_permissions), turn
+            )
+
+        connection, response = self._any_broker.call("MetadataRequest", ask, deadline)
+        found = parse_response(response)
+        self._keep(found, topics)
+        return replace(found, answered_by=connection.broker_id)
+
+    def topics_from(
+        self, connection: Connection, names: Collection[str], deadline: Deadline, *, with_permissions: bool
+    ) -> dict[str, Topic]:
+        """Requests the metadata of these topics over this connection, and keeps it as :meth:`metadata` does.
+
+        Raises what :meth:`request_metadata` does.
+        """
+        request = build_request(names, with_permissions=with_permissions)
+        found = parse_response(self._send_metadata(connection, request, deadline))
+        self._keep(found, names)
+        return dict(found.topics)
+
+    def _keep(self, found: Metadata, topics: Collection[str] | None) -> None:
+        """Keeps the brokers and topics of a response to a request for these topics, or for all."""
         self._brokers = dict(found.brokers)
         self._only_told = False
         self._connections.close_retired(self._brokers.keys())
@@ -90,10 +115,9 @@ class Cluster:
         now = monotonic()
         if topics is not None:
             self._requested_at.update(dict.fromkeys(topics, now))
-        self._keep(found, now)
-        return found
+        self._keep_topics(found, now)
 
-    def _keep(self, found: Metadata, now: float) -> None:
+    def _keep_topics(self, found: Metadata, now: float) -> None:
         """Keeps topics that a query reads, until :data:`KEEP_TOPICS` after its last request for them."""
         for name, requested_at in list(self._requested_at.items()):
             if now - requested_at > KEEP_TOPICS:
@@ -140,14 +164,7 @@ class Cluster:
             return self._send_metadata(connection, build_request(topics, with_permissions=True), turn)
 
         response = self._any_broker.call("MetadataRequest", ask, deadline)
-        permitted: dict[str, bool] = {}
-        for topic in response.topics:
-            operations = topic.authorized_operations
-            if topic.error_code == TOPIC_AUTHORIZATION_FAILED:
-                permitted[topic.name] = False
-            elif not topic.error_code and operations and DESCRIBE in operations:
-                permitted[topic.name] = READ in operations
-        return permitted
+        return permissions_of(parse_response(response).topics)
 
     def broker_ids(self) -> list[int]:
         """Returns the brokers of the last metadata, connected brokers first."""

@@ -14,6 +14,9 @@ from spark_group_source.offsets import UNKNOWN_EPOCH, Partitions, from_numbers, 
 from spark_group_source.wire import versions
 from spark_group_source.wire.reachability import Address
 
+READ, DESCRIBE = 3, 8
+"""Operations on a topic: org.apache.kafka.common.acl.AclOperation. READ implies DESCRIBE."""
+
 
 @dataclass(frozen=True, slots=True)
 class Broker:
@@ -30,7 +33,8 @@ class Topic:
     """One topic. ``id`` is empty if the broker reports none. ``partitions`` maps each partition number to its leader's
     id, or to ``None`` while it has no leader.
 
-    ``error`` is Kafka's error code, or 0. ``replicas`` maps each partition number to the ids of its brokers, and
+    ``error`` is Kafka's error code, or 0. ``may_read`` is whether this client may read the topic, if it asked for that
+    and the broker said so. ``replicas`` maps each partition number to the ids of its brokers, and
     ``epochs`` to its leader epoch, if the broker reports it reliably.
     """
 
@@ -41,6 +45,7 @@ class Topic:
     error: int = 0
     replicas: Mapping[int, Sequence[int]] = field(default_factory=dict)
     epochs: Mapping[int, int] = field(default_factory=dict)
+    may_read: bool | None = None
 
     def part(self, numbers: Iterable[int]) -> Topic:
         """The same topic with those of these partitions that it has."""
@@ -52,10 +57,12 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """The brokers and topics of one Metadata response."""
+    """The brokers and topics of one Metadata response. ``answered_by`` is the broker that sent it, if that is known: a
+    bootstrap server may be a load balancer."""
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
+    answered_by: int | None = None
 
     def racks(self, brokers: Iterable[int]) -> frozenset[str]:
         """Returns the racks of these brokers. Metadata leaves out a broker that is down, and so does this method."""
@@ -109,6 +116,12 @@ def _with_partitions_of(topic: Topic, before: Topic) -> Topic:
         if number in topic.epochs:
             epochs[number] = topic.epochs[number]
     return replace(before, partitions=partitions, replicas=replicas, epochs=epochs)
+
+
+def permissions_of(topics: Mapping[str, Topic]) -> dict[str, bool]:
+    """Whether this client may read each of these topics. Leaves out topics whose broker reports no permissions, as
+    brokers before Kafka 2.3 do."""
+    return {name: topic.may_read for name, topic in topics.items() if topic.may_read is not None}
 
 
 def build_request(topics: Collection[str] | None, *, with_permissions: bool = False) -> Any:
@@ -172,4 +185,13 @@ def _topic(topic: Any, with_epochs: bool) -> Topic:
         replicas[number] = each.replica_nodes
         if with_epochs:
             epochs[number] = each.leader_epoch
-    return Topic(topic.name, topic_id, leaders, topic.is_internal, topic.error_code, replicas, epochs)
+    return Topic(topic.name, topic_id, leaders, topic.is_internal, topic.error_code, replicas, epochs, _may_read(topic))
+
+
+def _may_read(topic: Any) -> bool | None:
+    if topic.error_code == TOPIC_AUTHORIZATION_FAILED:
+        return False
+    operations = topic.authorized_operations
+    if topic.error_code or not operations or DESCRIBE not in operations:
+        return None
+    return READ in operations

@@ -145,10 +145,15 @@ class EveryBroker:
 
     ``confirmed``: whether enough brokers answered the last lookup to conclude that a topic unknown to all of them does
     not exist.
+
+    Args:
+        with_permissions: named topics come with what this client may do with them. Of all topics of a cluster, that
+            would be much for a broker to look up.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, with_permissions: bool = False) -> None:
         self.confirmed = False
+        self._with_permissions = with_permissions
         self._cluster = cluster
 
     def metadata(self, wanted: Collection[str] | None, deadline: Deadline) -> Metadata:
@@ -157,16 +162,22 @@ class EveryBroker:
         Raises:
             BrokerUnavailable: no broker responded before the deadline.
         """
-        first = self._cluster.metadata(wanted, deadline)
+        first = self._first(wanted, deadline)
         brokers = self._cluster.broker_ids()
-        asked = brokers
-        if len(brokers) > MAX_ASKED:
-            asked = random.sample(brokers, MAX_ASKED)
+        asked = [broker for broker in brokers if broker != first.answered_by]
+        answers = len(brokers) - len(asked)
+        if len(asked) > MAX_ASKED - answers:
+            asked = random.sample(asked, MAX_ASKED - answers)
         others: list[Mapping[str, Topic]] = []
         for broker, answer in metadata_from_each(self._cluster, wanted, deadline, asked, ANSWER_TIMEOUT):
             if isinstance(answer, Metadata):
                 others.append(answer.topics)
             else:
                 log.info("broker %d did not return its list of topics: %s", broker, answer)
-        self.confirmed = is_confirmed(len(others), len(brokers))
+        self.confirmed = is_confirmed(answers + len(others), len(brokers))
         return replace(first, topics=merge([first.topics, *others]))
+
+    def _first(self, wanted: Collection[str] | None, deadline: Deadline) -> Metadata:
+        if self._with_permissions and wanted is not None:
+            return self._cluster.metadata(wanted, deadline, with_permissions=True)
+        return self._cluster.metadata(wanted, deadline)

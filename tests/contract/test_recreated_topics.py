@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spark_group_source.group.commits import GroupOffsets
+from spark_group_source.group.membership import RequestFailed
 from spark_group_source.wire import versions
 from tests.contract.conftest import Bench, eventually
 from tests.fake import Fault
@@ -83,13 +85,15 @@ def test_a_restart_continues_where_another_query_stands_in_the_recreated_topic(o
 
 
 def test_a_start_under_the_former_topic_id_is_looked_up_again(on_fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    former, looked_up = recreate(on_fake, 5), GroupOffsets.topic_ids
-    answers = [dict.fromkeys([on_fake.topic], former)]
+    former, looked_up = [recreate(on_fake, 5)], GroupOffsets.topics
 
-    def lags(offsets: GroupOffsets, topics: Any, deadline: Any) -> Any:
-        return answers.pop() if topics and answers else looked_up(offsets, topics, deadline)
+    def lags(offsets: GroupOffsets, names: Any, deadline: Any, **named: Any) -> Any:
+        found = looked_up(offsets, names, deadline, **named)
+        if not former or isinstance(found, RequestFailed):
+            return found
+        return {on_fake.topic: replace(found[on_fake.topic], id=former.pop())}
 
-    monkeypatch.setattr(GroupOffsets, "topic_ids", lags)
+    monkeypatch.setattr(GroupOffsets, "topics", lags)
     query = on_fake.start(kafka_metadata_max_age_ms="200")
     eventually(lambda: query.idle() and on_fake.committed() == dict.fromkeys(range(4), 5), "the commits")
-    assert not answers
+    assert not former

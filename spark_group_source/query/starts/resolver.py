@@ -39,6 +39,7 @@ from spark_group_source.query.starts.restored_checkpoint import RestoredCheckpoi
 from spark_group_source.query.starts.rules import Commits, Start, StartRule, Starts, log_starts, resume_at
 from spark_group_source.query.starts.starting_offsets import RESOLVE_TIMEOUT, StartingOffsets
 from spark_group_source.query.starts.unresolved import UnresolvedStarts
+from spark_group_source.wire.metadata import Topic
 
 Answer = TypeVar("Answer")
 
@@ -155,10 +156,21 @@ class StartOffsetResolver:
         """Maximum seconds that :meth:`resolve` takes."""
         return RESOLVE_TIMEOUT + self._options.group.offset_fetch_timeout
 
-    def resolve(self, lookup: Owned, me: Membership, clients: KafkaClients, deadline: Deadline) -> None:
+    def resolve(
+        self,
+        lookup: Owned,
+        topics: Mapping[str, Topic] | RequestFailed,
+        me: Membership,
+        clients: KafkaClients,
+        deadline: Deadline,
+    ) -> None:
         """Records where the partitions start.
 
         Those without a leader, or whose commit the coordinator does not return now, stay unresolved.
+
+        Args:
+            topics: the coordinator's answer about the topics, from after the lookup began. It comes before the commits,
+                so that each commit is of this topic or a later one.
 
         Raises:
             DataLoss: the options name an offset that is not in the log.
@@ -167,7 +179,7 @@ class StartOffsetResolver:
             GroupSourceError: the group or the leaders do not answer, or reject the request.
         """
         began_at = time.time()
-        known = self._known(frozenset(lookup), me, clients, deadline)
+        known = self._known(frozenset(lookup), _ids(_answered(topics)), me, clients, deadline)
         warn_if_read_by_others(dict(self._replayed), _without(known.restored, known.commits), self._group_id)
         starts = self._by_rules(known, clients, deadline)
         self._restored.check(known.restored, _offsets(starts), known.logged.ranges)
@@ -178,10 +190,10 @@ class StartOffsetResolver:
         log_starts(self._group_id, recorded)
         self._restored.started(known.restored, _offsets(recorded), known.logged.ranges, known.commits)
 
-    def _known(self, partitions: Partitions, me: Membership, clients: KafkaClients, deadline: Deadline) -> KnownOffsets:
+    def _known(
+        self, partitions: Partitions, ids: Mapping[str, str], me: Membership, clients: KafkaClients, deadline: Deadline
+    ) -> KnownOffsets:
         """What the group has committed and this query has logged of these partitions."""
-        # First, and as the coordinator knows them: a commit is of this topic or a later one.
-        ids = _answered(clients.offsets.topic_ids(topics_of(partitions), deadline))
         commits, unknown = self._committed(partitions, me, clients, deadline)
         partitions = self._tracker.assigned_in(ids, partitions - unknown)
         logged = self._tracker.logged(partitions, ids)
@@ -276,6 +288,11 @@ def _in_new_lineage(starts: Starts, partitions: Partitions, rule: StartRule) -> 
 
 def _offsets(starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
     return {tp: start.offset for tp, start in starts.items()}
+
+
+def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:
+    """The ids of those topics that exist."""
+    return {name: topic.id for name, topic in topics.items() if not topic.error}
 
 
 def _answered(answer: Answer | RequestFailed) -> Answer:

@@ -35,6 +35,7 @@ from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.starts.rules import StartRule
+from spark_group_source.wire.metadata import Topic
 from spark_group_source.wire.offset_lookup import ListedOffsets
 from tests.unit.hand_clock import Hand
 from tests.unit.query.own_commits import ours
@@ -70,8 +71,9 @@ class World:
     def may_read(self, topics: Iterable[str], deadline: Deadline) -> dict[str, bool]:
         return {topic: topic not in self.may_not_read for topic in topics}
 
-    def topic_ids(self, names: Iterable[str], deadline: Deadline) -> dict[str, str]:
-        return dict.fromkeys(names, self.topic_id)
+    def topics(self, names: Iterable[str], deadline: Deadline, *, with_permissions: bool) -> dict[str, Topic]:
+        permitted = self.may_read(names, deadline) if with_permissions else {}
+        return {name: Topic(name, self.topic_id, {}, may_read=permitted.get(name)) for name in names}
 
     def list_offsets(self, _: Any, wanted: Mapping[TopicPartition, int], **__: Any) -> ListedOffsets:
         if self.without_brokers:
