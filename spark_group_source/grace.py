@@ -27,8 +27,8 @@ class Rejection:
     """The last of several rejections in a row.
 
     Attributes:
-        lasted: seconds since the first of these rejections. timeout: seconds for which rejections are retried; 0 if
-        nothing has worked yet.
+        lasted: seconds since the first of these rejections.
+        timeout: seconds for which rejections are retried; 0 if nothing has worked yet.
     """
 
     lasted: float

@@ -63,8 +63,8 @@ class FirstRecords(NamedTuple):
 
     Attributes:
         timestamps: the timestamp of the first record that a consumer gets from each range, in milliseconds since 1970.
-        empty: the partitions of ranges that have no record for a consumer. denied: the topics that this client may not
-        read.
+        empty: the partitions of ranges that have no record for a consumer.
+        denied: the topics that this client may not read.
     """
 
     timestamps: dict[TopicPartition, int]

@@ -20,8 +20,9 @@ class CurrentCoordinator:
 
     Attributes:
         broker: the broker that a client found last. A client that knows another broker looks up the coordinator again;
-        a client that knows none asks this broker. knows_generation: the broker that last answered the member in its
-        current generation. permission: READ on the group, as coordinators have granted or denied it.
+            a client that knows none asks this broker.
+        knows_generation: the broker that last answered the member in its current generation.
+        permission: READ on the group, as coordinators have granted or denied it.
     """
 
     broker: Broker | None = None

@@ -78,9 +78,9 @@ class LagReport:
         source: the number of the source in the query's progress.
         group: the consumer group if a lag client looked it up; ``None`` if the figures come from the query's progress.
         unknown: the partitions whose lag is unknown, because no leader returned the end offset.
-        counters: the counters of the query's membership up to the last batch; ``None`` before the first batch, and on
-        PySpark 4.1. limit: what limited the last batch; ``None`` without an option that limits batches, and on PySpark
-        4.1.
+        counters: the counters of the query's membership up to the last batch; ``None`` before the first batch, and
+            before PySpark 4.2.
+        limit: what limited the last batch; ``None`` without an option that limits batches, and before PySpark 4.2.
     """
 
     query: str

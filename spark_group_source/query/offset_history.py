@@ -16,13 +16,14 @@ class LoggedOffsets(NamedTuple):
     """What a query knows of partitions that start.
 
     Attributes:
-        ranges: the ranges that were planned last, or the offsets to which lost records have moved the query. given_up:
-        the beginnings of the batches in which the query gave partitions up. replaced: the commits that the group had
-        when the query began the lineage of the range, until a commit of the query has arrived. recreated: partitions of
-        topics that were recreated since the query logged or pinned them. The group's commits are in the new topics,
-        because Kafka deletes the commits of a deleted topic. checkpoint: the id of the checkpoint; empty if no logged
-        batch has one. pinned: the pinned starts of the other partitions at the same moment. A logged batch removes
-        them.
+        ranges: the ranges that were planned last, or the offsets to which lost records have moved the query.
+        given_up: the beginnings of the batches in which the query gave partitions up.
+        replaced: the commits that the group had when the query began the lineage of the range, until a commit of the
+            query has arrived.
+        recreated: partitions of topics that were recreated since the query logged or pinned them. The group's commits
+            are in the new topics, because Kafka deletes the commits of a deleted topic.
+        checkpoint: the id of the checkpoint; empty if no logged batch has one.
+        pinned: the pinned starts of the other partitions at the same moment. A logged batch removes them.
     """
 
     ranges: dict[TopicPartition, OffsetRange]
@@ -53,7 +54,8 @@ class OffsetHistory:
     Attributes:
         ranges: the range of each partition in the last batch that was planned with it, or in the checkpoint.
         in_log: the offset of the last batch that Spark has certainly logged: the batch in the checkpoint, or a
-        completed one. pinned: the pinned starts of the query.
+            completed one.
+        pinned: the pinned starts of the query.
 
     ``_given_up`` has the partitions that were lost during a batch, until they start again. ``_replaced`` has, by
     partition, the commit that the group had when this query began a lineage, until the query has committed.

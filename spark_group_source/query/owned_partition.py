@@ -25,16 +25,22 @@ class OwnedPartition:
     so that earlier lookups and requests do not affect the new one.
 
     Attributes:
-        since: the generation that assigned it. assigned_id: the id of the topic in which the group assigned it; empty
-        if the group assigns by name. lookups: how many lookups of its start have ended: a revocation waits for
-        :data:`MAX_LOOKUPS`. in_lookup: whether a thread is looking up its start. start: where it started, and by which
-        rule. Until that is known, it is ``None``, and the partition has no position. position: the next offset to plan.
-        lineage: the lineage of the position. topic_id: the id of the topic in which the position is; empty if unknown.
-        epoch: the leader epoch of the position. completed: the end of the last completed batch, which may be committed.
-        checkpoint: the id of the checkpoint, if ``completed`` is the end of a batch in its log; else empty. committed:
-        the group's offset in this lineage; ``None`` if ``completed`` is to be committed in any case. rejections: how
-        many times in a row the coordinator rejected a commit, because it does not know the partition. deleted: whether
-        no broker knows it. reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch shows it.
+        since: the generation that assigned it.
+        assigned_id: the id of the topic in which the group assigned it; empty if the group assigns by name.
+        lookups: how many lookups of its start have ended: a revocation waits for :data:`MAX_LOOKUPS`.
+        in_lookup: whether a thread is looking up its start.
+        start: where it started, and by which rule. Until that is known, it is ``None``, and the partition has no
+            position.
+        position: the next offset to plan.
+        lineage: the lineage of the position.
+        topic_id: the id of the topic in which the position is; empty if unknown.
+        epoch: the leader epoch of the position.
+        completed: the end of the last completed batch, which may be committed.
+        checkpoint: the id of the checkpoint, if ``completed`` is the end of a batch in its log; else empty.
+        committed: the group's offset in this lineage; ``None`` if ``completed`` is to be committed in any case.
+        rejections: how many times in a row the coordinator rejected a commit, because it does not know the partition.
+        deleted: whether no broker knows it.
+        reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch shows it.
     """
 
     since: int = NO_GENERATION

@@ -95,8 +95,8 @@ class MeasuredBatch:
 
     Attributes:
         offsets: the number of offsets that it read.
-        largest: the number of offsets of the partition that had most. seconds: its duration, from its plan to its
-        completion.
+        largest: the number of offsets of the partition that had most.
+        seconds: its duration, from its plan to its completion.
     """
 
     offsets: int

@@ -48,10 +48,11 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
     """The member's thread owns it, with its connections.
 
     Attributes:
-        _session_ends: when the session ends: one session timeout after the last successful request was sent. _topics:
-        the topics of the subscription. _group_topics: only for the leader, the subscribed topics of all members, even
-        if they do not exist. _partition_counts: only for the leader, the partition counts of these topics. _returned:
-        whether this static member was in the group and must check for unowned partitions, if known.
+        _session_ends: when the session ends: one session timeout after the last successful request was sent.
+        _topics: the topics of the subscription.
+        _group_topics: only for the leader, the subscribed topics of all members, even if they do not exist.
+        _partition_counts: only for the leader, the partition counts of these topics.
+        _returned: whether this static member was in the group and must check for unowned partitions, if known.
     """
 
     first = Join()
