@@ -90,5 +90,13 @@ def test_every_exported_name_is_on_the_page() -> None:
         assert exported <= named
 
 
+def test_each_description_is_whole_sentences() -> None:
+    cut_off = []
+    for name in re.findall(r"<!-- (\S+\.\S+) -->", PAGE.read_text()):
+        described = re.findall(r"^- `\w+`: .*(?:\n  .*)*", entry(name), re.M)
+        cut_off += [f"{name}: {item}" for item in described if not item.endswith(".")]
+    assert cut_off == []
+
+
 if __name__ == "__main__":
     PAGE.write_text(with_docstrings(PAGE.read_text()))
