@@ -1,4 +1,4 @@
-"""Who is a member of a group, as its coordinator has it, and which of them are dead."""
+"""Who is a member of the group, as its coordinator has it, and which members are dead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 from spark_group_source.group.classic.protocol import JOIN_SLACK
 from tests.fake import FakeKafka
 from tests.fake.classic_group import COMPLETING, PREPARING
-from tests.fake.consumer_group import FakeConsumerMember
+from tests.fake.group import FakeGroup
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.troubles import BOUND
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class Membership:
-    """The members of the groups of one run. ``queries`` are those that ever started.
+    """The members of the group of one run. ``queries`` are those that ever started.
 
     Attributes:
+        clients: the client id of each member that was ever in the group.
         joined: the processes that have been in the group.
         heard: when each process last sent the group a sign of life that was answered.
         joins: when each process last sent a join.
@@ -30,35 +31,46 @@ class Membership:
         coordinated_since: when a coordinator took the group over: each session begins again.
     """
 
-    def __init__(self, run: Scheduler, kafka: FakeKafka, queries: dict[str, Query]) -> None:
-        self.run, self.kafka, self.queries = run, kafka, queries
+    def __init__(self, run: Scheduler, kafka: FakeKafka, group: str, queries: dict[str, Query]) -> None:
+        self.run, self.kafka, self.name, self.queries = run, kafka, group, queries
+        self.clients: dict[str, str] = {}
         self.joined: set[str] = set()
         self.heard: dict[str, float] = {}
         self.joins: dict[str, float] = {}
         self.unanswered: dict[str, float] = {}
         self.coordinated_since = -math.inf
 
-    def members(self, group: str) -> dict[str, str]:
+    @property
+    def group(self) -> FakeGroup:
+        """The group as its coordinator has it."""
+        return self.kafka.group(self.name)
+
+    def members(self) -> dict[str, str]:
         """The client id of each member."""
-        self.kafka.group(group).advance(self.run.now)
-        return {each.id: each.client_id for each in self.kafka.group(group).members.values()}
+        self.group.advance(self.run.now)
+        found = {each.id: each.client_id for each in self.group.members.values()}
+        self.clients |= found
+        return found
+
+    def query(self, member: str) -> Query | None:
+        """The query whose member this is or was: of its present or last run, or of any if it is a static one."""
+        client = self.clients.get(member, "")
+        return next((query for query in self.queries.values() if query.client in client), None)
 
     def is_member(self, query: Query) -> bool:
         """Whether the present run of a query has a member."""
-        members = self.members(query.options["kafka.group.id"])
-        return any(query.client in client for client in members.values())
+        return any(query.client in client for client in self.members().values())
 
-    def owners(self, group: str, only: str | None = None) -> dict[tuple[str, int], str]:
+    def owners(self, only: str | None = None) -> dict[tuple[str, int], str]:
         """Who owns each partition, or each of one member, as the coordinator has assigned them."""
-        state = self.kafka.group(group)
         names = self.kafka.names()
         found: dict[tuple[str, int], str] = {}
-        for member in state.consumer.members.values():
+        for member in self.group.consumer.members.values():
             if only is None or only == member.id:
                 for topic_id, number in member.assigned | member.revoking:
                     if topic_id in names:
                         found[names[topic_id], number] = member.id
-        for classic in state.classic.members.values():
+        for classic in self.group.classic.members.values():
             if only is None or only == classic.id:
                 found |= dict.fromkeys(decoded(classic.assignment), classic.id)
         return found
@@ -68,46 +80,30 @@ class Membership:
         classic = not query.options.keys() & {"assign", "kafka.group.protocol"}
         if classic and query.life is not None and query.life.process.name not in self.joined:
             return set()
-        group = query.options["kafka.group.id"]
-        clients = self.members(group)
+        clients = self.members()
         found: set[tuple[str, int]] = set()
-        for (topic, number), member in self.owners(group).items():
+        for (topic, number), member in self.owners().items():
             if topic in self.kafka.ids and query.client in clients.get(member, ""):
                 found.add((topic, number))
         return found
 
-    def is_revoking(self, query: Query) -> bool:
-        """Whether the group waits until a query's member gives partitions up."""
-        state = self.kafka.group(query.options["kafka.group.id"])
-        for member in state.members.values():
-            if query.client not in member.client_id:
-                continue
-            if isinstance(member, FakeConsumerMember):
-                revokes = bool(member.revoking)
-            else:
-                revokes = member.join is None and state.classic.state == PREPARING
-            if revokes:
-                return True
-        return False
-
-    def rebalancing(self, group: str) -> bool:
+    def rebalancing(self) -> bool:
         """Whether partitions are being handed over."""
-        state = self.kafka.group(group)
-        if state.classic.state in (PREPARING, COMPLETING):
+        if self.group.classic.state in (PREPARING, COMPLETING):
             return True
-        return any(each.revoking for each in state.consumer.members.values())
+        return any(each.revoking for each in self.group.consumer.members.values())
 
-    def waits_for_dead(self, group: str) -> bool:
+    def waits_for_dead(self) -> bool:
         """Whether something in the group waits for a process that was killed, or for a join that was dropped: until
         sessions have ended and rebalances have timed out."""
-        if any(not self.is_alive(client) for client in self.members(group).values()):
+        if any(not self.is_alive(client) for client in self.members().values()):
             return True
         for query in self.queries.values():
             killed_at = query.killed_at
             if killed_at > 0:
                 killed_at = max(killed_at, self.coordinated_since)
             longest = self.kafka.session_timeout
-            if self.rebalancing(group):
+            if self.rebalancing():
                 longest += query.rebalance_timeout
             if self.run.now - killed_at < longest or self.waits_for_join(query):
                 return True

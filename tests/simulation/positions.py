@@ -2,33 +2,86 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from uuid import UUID
+from typing import TYPE_CHECKING
 
 from kafka.protocol.consumer import IsolationLevel
 
+from spark_group_source.offsets import OffsetRange
 from tests.fake import FakeKafka
 from tests.fake.log import FakeLog
 
-Key = tuple[str, str, int]
-"""A group, the id of a topic, and a partition."""
+if TYPE_CHECKING:
+    from tests.simulation.spark import Query
+
+Key = tuple[str, int]
+"""The id of a topic, and a partition."""
 
 text = lru_cache(str)
 """The text of an id, which is needed more often than there are ids."""
 
 
+@dataclass(eq=False, kw_only=True)
+class Batch:
+    """A batch that a query has planned.
+
+    Times are infinity if that has not happened.
+
+    Attributes:
+        life: the process of the query that planned it.
+        planned_at: when that process last looked whether it still owns what the batch reads.
+        done_at: when Spark completed it.
+        told_at: since when the query knows that.
+        lost_at: since when the query may not count it as read: it lost its member, or took a report for its own.
+    """
+
+    query: Query
+    life: str
+    ranges: list[OffsetRange] = field(default_factory=list)
+    planned_at: float = 0.0
+    done_at: float = math.inf
+    told_at: float = math.inf
+    lost_at: float = math.inf
+
+    @property
+    def done(self) -> bool:
+        return self.done_at < math.inf
+
+    @property
+    def told(self) -> bool:
+        return self.told_at < math.inf
+
+    @property
+    def lost(self) -> bool:
+        return self.lost_at < math.inf
+
+    @property
+    def reading(self) -> bool:
+        """Whether it reads something, and the query does not know yet that it is completed."""
+        return bool(self.ranges) and not (self.done and self.told)
+
+    def lose(self, now: float) -> None:
+        self.lost_at = min(self.lost_at, now)
+
+    def is_running(self, now: float) -> bool:
+        """Whether the process that planned it lives, and Spark has not interrupted it."""
+        life = self.query.life
+        return life is not None and life.process.name == self.life and life.ends_at > now
+
+
 @dataclass
 class Partition:
-    """The truth about one partition of one topic's life, for one group.
+    """The truth about one partition of one topic's life.
 
     Attributes:
         done: offsets that were read, or that somebody may skip.
         before: what was done before operators moved the position: a query that misses the move continues behind it.
-        read_at: the process that read each offset last, and when it planned that batch.
-        committed: the group's position, which it has if ``started``: by a commit, or by a decision of an operator.
+        reads: the batch that read each offset last, or is to read it. Replayed batches do not count.
+        committed: the group's position: by a commit, or by a decision of an operator.
         by: the member that committed last.
         untagged: whether the last commit had no room for its tag, and looks like an operator's.
         unrepaired: whether nothing repairs the commit before the next one: it fell without a tag, or was deleted.
@@ -39,9 +92,8 @@ class Partition:
 
     done: set[int] = field(default_factory=set)
     before: set[int] = field(default_factory=set)
-    read_at: dict[int, tuple[str, float]] = field(default_factory=dict)
+    reads: dict[int, Batch] = field(default_factory=dict)
     committed: int | None = None
-    started: bool = False
     by: str = ""
     untagged: bool = False
     unrepaired: bool = False
@@ -51,25 +103,45 @@ class Partition:
 
     def forget_commit(self) -> None:
         """The group has no position any more."""
-        self.started, self.committed = False, None
+        self.committed = None
         self.done |= self.before
+
+    def is_committed(self, offset: int) -> bool:
+        return self.committed is not None and offset < self.committed
+
+    def owed(self, life: str) -> set[int]:
+        """What a process has read and completed, and has still to commit."""
+        if self.committed is None or self.unrepaired:
+            return set()
+        found: set[int] = set()
+        for offset, batch in self.reads.items():
+            is_its_own = batch.life == life and batch.done and not batch.lost
+            if is_its_own and not self.is_committed(offset):
+                found.add(offset)
+        return found
 
 
 class Positions:
-    """The partitions of one run."""
+    """The partitions of one run.
+
+    Attributes:
+        lost: the offsets of each partition whose records are lost: everybody may skip them, and what took their place.
+        outdated: whether a coordinator with old metadata has a commit of a topic's former life. It is served as any
+            other, so nobody can tell any more what is read.
+    """
 
     def __init__(self, kafka: FakeKafka) -> None:
         self.kafka = kafka
         self.partitions: dict[Key, Partition] = {}
-        self.lost: dict[tuple[str, int], set[int]] = defaultdict(set)
-        """The offsets of each partition whose records are lost: everybody may skip them, and what took their place."""
+        self.lost: dict[Key, set[int]] = defaultdict(set)
+        self.outdated = False
 
-    def key(self, group: str, topic: str, partition: int) -> Key:
-        return group, text(self.kafka.ids.get(topic, "")), partition
+    def key(self, topic: str, partition: int) -> Key:
+        return text(self.kafka.ids.get(topic, "")), partition
 
     def at(self, key: Key) -> Partition:
         if key not in self.partitions:
-            self.partitions[key] = Partition(done=set(self.lost[key[1:]]))
+            self.partitions[key] = Partition(done=set(self.lost[key]))
         return self.partitions[key]
 
     def items(self) -> Iterator[tuple[Key, Partition]]:
@@ -77,20 +149,44 @@ class Positions:
 
     def lose(self, topic: str, partition: int, start: int, end: int) -> None:
         """The records from ``start`` to ``end`` are lost."""
-        place = text(self.kafka.ids[topic]), partition
-        self.lost[place].update(range(start, end))
-        for key, at in self.partitions.items():
-            if key[1:] == place:
-                at.done.update(range(start, end))
+        key = self.key(topic, partition)
+        self.lost[key].update(range(start, end))
+        self.at(key).done.update(range(start, end))
 
-    def exists(self, key: Key) -> bool:
-        """Whether the topic exists now: no commit can name a former one."""
-        return key[1] in map(text, self.kafka.ids.values())
+    def topic(self, key: Key) -> str:
+        """The name of a topic that exists now, or nothing: no commit can name a former one."""
+        for name, topic_id in self.kafka.ids.items():
+            if text(topic_id) == key[0]:
+                return name
+        return ""
+
+    def place(self, key: Key) -> str:
+        """How a partition is told."""
+        return f"{self.topic(key)}-{key[1]}"
 
     def log(self, key: Key) -> FakeLog:
         """The log of a partition, empty if it is gone."""
-        name = self.kafka.names().get(UUID(key[1]), "")
-        return self.kafka.logs.get(name, {}).get(key[2]) or FakeLog(None)
+        return self.kafka.logs.get(self.topic(key), {}).get(key[1]) or FakeLog(None)
+
+    def without_records(self, key: Key) -> set[int]:
+        """Offsets that have no record to read, now or at all."""
+        return self.log(key).markers | self.lost[key]
+
+    def unread(self, key: Key, end: int, start: int = 0) -> list[int]:
+        """What is not done of a partition up to ``end``."""
+        done, start = self.at(key).done, max(self.log(key).start, start)
+        if self.outdated or done.issuperset(range(start, end)):
+            return []
+        return [each for each in range(start, end) if each not in done]
+
+    def owed(self, key: Key, life: str) -> set[int]:
+        """The records that a process has read and completed, and has still to commit."""
+        return self.at(key).owed(life) - self.without_records(key)
+
+    @property
+    def unrepaired(self) -> bool:
+        """Whether a commit may stay behind until the next one: a run waits for it."""
+        return any(at.unrepaired for at in self.partitions.values())
 
     def ends(self, *, open_too: bool = False) -> dict[tuple[str, int], int]:
         """Where each partition ends: before an open transaction, or behind it if ``open_too``."""
@@ -103,13 +199,6 @@ class Positions:
                 found[topic, number] = log.committed_end(isolation_level)
         return found
 
-    def ends_by_id(self, *, open_too: bool = False) -> dict[tuple[str, int], int]:
-        """The same by the ids of the topics."""
-        return {self.key("", *tp)[1:]: end for tp, end in self.ends(open_too=open_too).items()}
 
-
-def missing(done: set[int], start: int, end: int) -> list[int]:
-    """What is not done of a range."""
-    if done.issuperset(range(start, end)):
-        return []
-    return [each for each in range(start, end) if each not in done]
+def key_of(read: OffsetRange) -> Key:
+    return read.topic_id, read.partition

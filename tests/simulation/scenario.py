@@ -106,8 +106,8 @@ class Scenario:
             heartbeat_interval=self.heartbeat,
             session_timeout=self.session,
         )
-        self.truth = Truth(run, self.kafka, story.told)
-        self.net = network.Network(run, self.kafka.brokers, self.truth.fault)  # type: ignore[arg-type]
+        self.truth = Truth(run, self.kafka, GROUP, story.told)
+        self.net = network.Network(run, self.kafka.brokers, self.truth.troubles.fault)  # type: ignore[arg-type]
         self.net.handled, members = self.truth.handled, self.truth.membership
         members.heard, members.joins, members.unanswered = self.net.heard, self.net.joins, self.net.unanswered
         self.net.with_records, self.net.sent_by = self._with_records, self._sent_by
@@ -185,7 +185,8 @@ class Scenario:
 
     def _look(self) -> None:
         """Checks once a second what must not last."""
-        self.truth.check_promptness(self.queries)
+        self.truth.note_removals()
+        self.truth.contract.check_soon()
         self.run.after(1.0, self._look, awaited=False)
 
     def _create(self) -> None:
@@ -404,7 +405,7 @@ class Scenario:
         process, run, chance = self.run.process, self.run, self.chance
         if self.healed or run.now < self.calm_until:
             return ""
-        if place in aims.REQUESTS and self.truth.membership.rebalancing(GROUP):
+        if place in aims.REQUESTS and self.truth.membership.rebalancing():
             rate = max(rate, 0.5)
         if not chance.flag(f"strike at {place}", rate):
             return ""
@@ -574,7 +575,7 @@ class Scenario:
         self.net.former.clear()  # a member that the present coordinator has removed cannot join at a former one
         self.story.told(f"an operator sets {tp} to {offset}")
         self.kafka.commit(GROUP, {tuple(tp): offset})  # type: ignore[dict-item]
-        self.truth.moved(GROUP, *tp, offset)
+        self.truth.moved(*tp, offset)
 
     def _expire(self) -> None:
         """The sessions of killed members end."""
@@ -586,7 +587,7 @@ class Scenario:
             self._expire()
             self.story.told("an operator deletes the group")
             self.kafka.delete_group(GROUP)
-            self.truth.forgotten(GROUP)
+            self.truth.forgotten()
 
     def _retention(self) -> None:
         tp = self._partition()
@@ -607,7 +608,7 @@ class Scenario:
         tp, seconds = self._partition(), self.chance.number("leaderless", 2.0, 0.3, 12.0)
         log = self.kafka.logs[tp.topic][tp.partition]
         if log.leader is not None:
-            self.truth.troubles.outage(seconds, f"{tp} has no leader for {seconds:.1f} s", answers=True)
+            self.truth.troubles.outage(seconds, f"{tp} has no leader for {seconds:.1f} s")
             self._without_leader(log, seconds)
 
     def _without_leader(self, log: FakeLog, seconds: float) -> None:
@@ -639,7 +640,7 @@ class Scenario:
         for log in self.kafka.logs[topic].values():
             if self.chance.flag("without a leader at first", 0.4):
                 self._without_leader(log, self.chance.number("until the first leader", 0.3, 0.1, 3.0))
-        self.truth.recreated(topic)
+        self.truth.recreated()
         self._produce(topic)
 
     def _delete(self, topic: str) -> None:
@@ -665,7 +666,7 @@ class Scenario:
         self.story.told(f"topic {topic} is back")
         self._learned_late()
         self.kafka.create_topic(topic, partitions)
-        self.truth.recreated(topic)
+        self.truth.recreated()
 
     def _partitions_added(self) -> None:
         topic = self._partition().topic
@@ -748,7 +749,7 @@ class Scenario:
         """Access rules are replaced, and lack for a while what they allowed before."""
         topic, seconds = self._partition().topic, self.chance.number("missing", 2.0, 0.5, 12.0)
         if topic not in self.kafka.denied:
-            self.truth.troubles.outage(seconds, f"nobody may read {topic} for {seconds:.1f} s", answers=True)
+            self.truth.troubles.outage(seconds, f"nobody may read {topic} for {seconds:.1f} s")
             self.kafka.denied[topic] = self.chance.pick("denied", READ, (DESCRIBE,), 0.4)
             self.run.after(seconds, lambda: self.kafka.denied.pop(topic, None))
 
@@ -756,7 +757,7 @@ class Scenario:
         """The same for the group."""
         seconds = self.chance.number("missing", 2.0, 0.5, 12.0)
         if GROUP not in self.kafka.denied_groups:
-            self.truth.troubles.outage(seconds, f"nobody may read the group for {seconds:.1f} s", answers=True)
+            self.truth.troubles.outage(seconds, f"nobody may read the group for {seconds:.1f} s")
             self.kafka.denied_groups.add(GROUP)
             self.run.after(seconds, lambda: self.kafka.denied_groups.discard(GROUP))
 
@@ -893,9 +894,7 @@ class Scenario:
     def _stale_metadata(self) -> None:
         broker, seconds = self._broker(), self.chance.number("stale", 2.0, 0.5, 12.0)
         if broker.node not in self.kafka._frozen:
-            self.truth.troubles.outage(
-                seconds, f"broker {broker.node} learns nothing for {seconds:.1f} s", answers=True
-            )
+            self.truth.troubles.outage(seconds, f"broker {broker.node} learns nothing for {seconds:.1f} s")
             self.kafka.freeze_metadata(broker.node)
             self.run.after(seconds, lambda: self._thaw(broker.node))
 
@@ -909,7 +908,7 @@ class Scenario:
         held = set(self.kafka.group(GROUP).offsets)
         change()
         for tp in held - self.kafka.group(GROUP).offsets.keys():
-            self.truth.lost_commit(self.truth.positions.key(GROUP, *tp))
+            self.truth.lost_commit(*tp)
 
     # The end
 
@@ -964,9 +963,9 @@ class Scenario:
         while finished < FINISHED_FOR:
             if self._has_batch_from_before(healed):
                 limit = self.run.now + HEALED_WITHIN  # for what waits for this batch
-            unfinished = self._unfinished()
+            unfinished = self.truth.contract.unfinished()
             if unfinished and self.run.now > limit:
-                raise Broken(f"I12: {HEALED_WITHIN:.0f} s after everything healed, {unfinished}")
+                raise Broken(f"{unfinished}, {HEALED_WITHIN:.0f} s after everything healed")
             is_settled = self.run.settled_at <= self.run.now + network.MAX_LATENCY
             if is_settled and not unfinished:
                 finished += 1
@@ -992,14 +991,6 @@ class Scenario:
                 query.options["failOnDataLoss"] = "false"
                 query.start()
 
-    def _unfinished(self) -> str:
-        for query in self.queries:
-            if not query.alive:
-                return f"{query.name} does not run"
-            if query.life is not None and query.life.available_now and not self.truth.unrepaired:
-                return f"the run of {query.name} has not ended"
-        return self.truth.unfinished(GROUP, self.queries)
-
     def _check_members(self) -> None:
         """I8: each query has one member. It joins when it has replayed its last batch."""
         limit = self.run.now + QUIET_MEMBERS
@@ -1007,7 +998,7 @@ class Scenario:
             self._restart_all()
             expected = list(filter(_may_have_joined, self.queries))
             sure = [each for each in expected if not self.truth.membership.waits_for_join(each)]
-            found = list(self.truth.membership.members(GROUP).values())
+            found = list(self.truth.membership.members().values())
             missing = [each for each in sure if not _is_among(each, found)]
             if not missing and len(sure) <= len(found) <= len(expected):
                 return

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
 
-from spark_group_source.errors import CommitFailed, DataLoss, GroupError, OptionError, RetriableError, TopicError
+from spark_group_source.errors import DataLoss, GroupSourceError, OptionError
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.options.source_options import SourceOptions
@@ -128,7 +128,7 @@ class Query:
         self.revocation_timeout, self.rebalance_timeout = settings.revocation_timeout, settings.rebalance_timeout
         self.trigger = self.slowest_trigger = 1.0
         self.skew = 0.0
-        self.killed_at = self.plan_began = -1e9
+        self.killed_at = self.plan_began = self.began = -1e9
         self.max_batch_seconds = 0.5
         self.alone = self.shares_session = False
         self.is_other_client = False
@@ -151,6 +151,7 @@ class Query:
         """Starts the query with its checkpoint."""
         assert self.life is None
         self.lives += 1
+        self.began = self.run.now
         if self.alone:  # an owner that has seen all lineages exceeds them, whatever its clock
             self.skew = self.run.chance.number(f"clock of {self.name} behind", self.skew, 0.0, 30.0, 0.3)
         self.planning = False
@@ -161,6 +162,34 @@ class Query:
     def client(self) -> str:
         """Part of its member's client id. A static member keeps that of its first run."""
         return f"-{self.name}." if "kafka.group.instance.id" in self.options else f"-{self.name}.{self.lives}-"
+
+    @property
+    def process(self) -> Process:
+        """The process of its present run."""
+        assert self.life is not None
+        return self.life.process
+
+    @property
+    def logged(self) -> BatchOffset:
+        """What its checkpoint has logged last."""
+        if not self.checkpoint.offsets:
+            return BatchOffset()
+        return offset_of(self.checkpoint.offsets[-1])
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics that it reads."""
+        if "assign" in self.options:
+            return set(json.loads(self.options["assign"]))
+        if "subscribePattern" in self.options:
+            return set(self.options["subscribePattern"].split("|"))
+        return set(self.options["subscribe"].split(","))
+
+    def subscribes(self, topic: str, partition: int) -> bool:
+        """Whether it wants to read a partition."""
+        if "assign" in self.options:
+            return partition in json.loads(self.options["assign"]).get(topic, ())
+        return topic in self.topics
 
     def borders(self, topic: str, topic_id: str, partition: int) -> list[tuple[int, int]]:
         """Where the ranges of a partition begin and end that the last batches have logged."""
@@ -177,7 +206,7 @@ class Query:
         assert life is not None
         self.run.kill(life.process)
         self.killed_at = self.run.now
-        for broker in self.truth.brokers:
+        for broker in Connection.network.brokers.values():
             for channel in [each for each in broker.channels if each.process is life.process]:
                 channel.close()
         self.truth.died(self, killed=True)
@@ -204,7 +233,7 @@ class Life:
         self.of_process[self.process.name] = self
         if query.checkpoint.names_cluster:
             Connection.network.know_cluster.add(self.process.name)
-        query.truth.started(query, available_now)
+        query.truth.started(query, self.process.name, available_now=available_now)
         self.thread = Thread(target=self._run, name=self.process.name, process=self.process)
         self.thread.start()
 
@@ -227,19 +256,11 @@ class Life:
             )
             self._batches()
             ended = not self.stopping.is_set()
-        except DataLoss as error:
-            query.truth.lost_data(query, error)
-        except (RetriableError, TopicError) as error:
-            if self.replaying:
-                raise
-            query.truth.gave_up(query, error, self.process.name)
-        except GroupError as error:
-            query.truth.rejected(query, error)
-        except CommitFailed:
-            query.truth.commits_failed(query)
         except OptionError:
             assert query.wraps
             query.wraps = False
+        except GroupSourceError as error:
+            query.truth.failed(query, error)
         except SystemExit:
             pass
         self.thread.interrupted = False  # Spark's further signals are ignored
@@ -259,8 +280,7 @@ class Life:
     def _call(self, name: str, function: Any, *args: Any) -> Any:
         began = self.query.run.now
         result = function(*args)
-        took = self.query.run.now - began
-        self.query.truth.returned(self.query, name, took)
+        self.query.truth.contract.check_call(self.query, name, self.query.run.now - began)
         return result
 
     def _batches(self) -> None:
@@ -284,7 +304,6 @@ class Life:
             query.truth.told_of_completion(query)
             query.plan_began, query.planning = query.run.now, True
             end = self._latest(start)
-            query.truth.took_target(query)
             if not query.spark_4_1 and query.run.chance.flag(f"{query.name} asks again", 0.02):
                 end = self._latest(start)
             query.run.passing(HAS_PLANNED)
@@ -295,7 +314,7 @@ class Life:
                     return
                 self.stopping.wait(query.trigger)
                 continue
-            query.truth.check_json(query, text)
+            query.truth.contract.check_json(query, text)
             checkpoint.offsets.append(text)
             if last >= 0:
                 self._call("commit", self.reader.commit, start)
@@ -332,7 +351,7 @@ class Life:
                 raise DataLoss("The simulated task found that records are lost.", "")
         query.run.passing(COMPLETES)
         checkpoint.completed = batch + 1
-        query.truth.completed(query, batch, ranges)
+        query.truth.completed(query, batch)
         self._report(end)
 
     def _report(self, end: Offset) -> None:
@@ -356,7 +375,7 @@ class Life:
             if life.notifications is not None and (life is self or life.query.life is life):
                 life.notifications.report(name, of_another=life is not self)
                 if life is not self and life.query.checkpoint.offsets[-1:] == [text]:
-                    life.query.truth.batches[life.query.name].lost = True
+                    life.query.truth.batches[life.query.name].lose(life.query.run.now)
 
 
 def offset_of(text: str) -> BatchOffset:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from itertools import pairwise
 
+from tests.simulation.aims import REQUESTS
 from tests.simulation.scheduler import Process, Scheduler
 
 BOUND = 30.0
@@ -13,24 +15,19 @@ must end lasts longer without one."""
 WINDOW = 15.0
 """Seconds in which one fault is no trouble, since the request is sent again, and two are: the retry may suffer, too."""
 
-AFTER_PLAN = {"pinned_starts", "planned", "has planned", "partitions", "commit", "complete", "in_flight"}
-AFTER_PLAN |= {"reserve", "awaited", "completed"}
-"""Places between the last check of a plan and its batch."""
-
 
 class Troubles:
     """The faults and troubles of one run.
 
     Attributes:
         last: when the last trouble ended; later than now while one lasts.
-        silent_until: when every broker answers again.
         held_until: when the last thread that stood still went on.
     """
 
     def __init__(self, run: Scheduler, told: Callable[[str], None]) -> None:
         self.run = run
         self.told = told
-        self.last = self.silent_until = self.held_until = -BOUND
+        self.last = self.held_until = -BOUND
         self._faults: list[tuple[float, str]] = []
 
     def fault(self, what: str) -> None:
@@ -44,15 +41,13 @@ class Troubles:
         """A request arrives that its sender has given up. A commit may move the group back: that is repaired."""
         self.told(what)
         if "OffsetCommit" in what:
-            self._faults.append((self.run.now, what))
+            self._faults.append((self.run.now, f"before, {what}"))  # no other message of its sender suffers
         else:
             self.disturb()
 
-    def outage(self, seconds: float, what: str, *, answers: bool = False) -> None:
-        """Something does not work for some seconds. Whether every broker ``answers`` nevertheless."""
+    def outage(self, seconds: float, what: str) -> None:
+        """Something does not work for some seconds."""
         self.disturb(seconds)
-        if not answers:
-            self.silent_until = self.last
         self.told(what)
 
     def disturb(self, seconds: float = 0.0) -> None:
@@ -67,7 +62,7 @@ class Troubles:
     def hesitates(self, process: Process, place: str, seconds: float) -> None:
         """A thread does not go on for some seconds: up to one second no promise suffers."""
         process.held_until = self.held_until = self.run.now + seconds
-        if place in AFTER_PLAN:
+        if place not in REQUESTS:
             process.plan_held_until = max(process.plan_held_until, process.held_until)
 
     @property
@@ -77,11 +72,25 @@ class Troubles:
 
     def suffered(self, since: float, *, api: str = "") -> bool:
         """Whether a message suffered since then, or one of this request."""
-        return any(when >= since and api in what for when, what in self._faults[-4:])
+        return any(when >= since and api in what for when, what in self._faults)
 
     def suffered_other(self, since: float, apis: Set[str]) -> bool:
         """Whether a message suffered since then that is none of these requests."""
-        return any(when >= since and not any(api in what for api in apis) for when, what in self._faults[-4:])
+        return any(when >= since and not any(api in what for api in apis) for when, what in self._faults)
+
+    def suffered_in_a_row(self, sender: str, api: str, since: float) -> bool:
+        """Whether two such messages suffered in :data:`WINDOW`, since then."""
+        times = [when for when, what in self._faults if what.startswith(sender) and api in what and when >= since]
+        return any(later - earlier <= WINDOW for earlier, later in pairwise(times))
+
+    def orderly(self, when: float) -> bool:
+        """Whether all is calm, and no thread stood still either since :data:`BOUND` before then."""
+        return self.calm and self.held_until <= when - BOUND
+
+    @property
+    def commits_arrive(self) -> bool:
+        """Whether all is orderly, and no commit suffered for :data:`BOUND`."""
+        return self.orderly(self.run.now) and not self.suffered(self.run.now - BOUND, api="OffsetCommit")
 
     @property
     def calm(self) -> bool:
