@@ -167,12 +167,24 @@ def matches(pattern: Any, node: Any, found: dict[str, Any]) -> bool:
     if isinstance(pattern, ast.Call) and pattern.args and is_rest(pattern.args[-1]):
         first = len(pattern.args) - 1
         found["..."] = node.args[first:], node.keywords
-        return matches(pattern.func, node.func, found) and matches(pattern.args[:first], node.args[:first], found)
+        return match_all([pattern.func, *pattern.args[:first]], [node.func, *node.args[:first]], found)
     if isinstance(pattern, list):
-        return len(pattern) == len(node) and all(matches(*each, found) for each in zip(pattern, node, strict=True))
+        return match_all(pattern, node, found)
     if isinstance(pattern, ast.AST):
-        return all(matches(getattr(pattern, name), getattr(node, name), found) for name in pattern._fields)
+        return match_all(parts(pattern), parts(node), found)
     return bool(pattern == node)
+
+
+def parts(node: ast.AST) -> list[Any]:
+    """The parts of a node of a syntax tree."""
+    return [getattr(node, name) for name in node._fields]
+
+
+def match_all(patterns: list[Any], nodes: list[Any], found: dict[str, Any]) -> bool:
+    """Whether so many parts are each as their patterns say."""
+    if len(patterns) != len(nodes):
+        return False
+    return all(matches(*each, found) for each in zip(patterns, nodes, strict=True))
 
 
 def is_rest(node: ast.expr) -> bool:

@@ -402,14 +402,18 @@ class Scenario:
 
     def _pass(self, place: str, rate: float) -> str:
         """A thread passes a place: returns what its request suffers."""
-        process, run, chance = self.run.process, self.run, self.chance
-        if self.healed or run.now < self.calm_until:
+        if self.healed or self.run.now < self.calm_until:
             return ""
         if place in aims.REQUESTS and self.truth.membership.rebalancing():
             rate = max(rate, 0.5)
-        if not chance.flag(f"strike at {place}", rate):
+        if not self.chance.flag(f"strike at {place}", rate):
             return ""
-        self.calm_until = run.now + aims.APART
+        self.calm_until = self.run.now + aims.APART
+        return self._strike(place)
+
+    def _strike(self, place: str) -> str:
+        """Something happens where a thread passes: returns what its request suffers."""
+        process, run, chance = self.run.process, self.run, self.chance
         self.story.told(f"STRIKE: {process.name}: {place}")
         life, fault = spark.Life.of_process.get(process.name), ""
         if place in aims.REQUESTS:

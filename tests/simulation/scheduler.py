@@ -196,25 +196,36 @@ class Scheduler:
             if self.steps > MAX_STEPS:
                 self.fail(AssertionError(f"more than {MAX_STEPS} steps: somebody loops without waiting"))
             elif self._ready:
-                others = [each for each in range(1, len(self._ready)) if self._ready[each] is not me]
-                first = 1 if others and self._ready[0] is me else 0
-                chosen = self._ready.pop(self.chance.pick("next", first, others, 0.5) if others else first)
-                if chosen.process.paused_until > self.now:
-                    chosen.parked, chosen.waits = True, chosen.waits + 1
-                    self._resume(chosen, chosen.waits, chosen.woken)
-                    continue
-                self.current = chosen
-                return chosen
+                chosen = self._choose(me)
+                if chosen.process.paused_until <= self.now:
+                    self.current = chosen
+                    return chosen
+                chosen.parked, chosen.waits = True, chosen.waits + 1
+                self._resume(chosen, chosen.waits, chosen.woken)
             elif not self._timers:
                 self.fail(AssertionError("a deadlock: every thread waits, and for no time"))
             else:
-                when, _, callback = heapq.heappop(self._timers)
-                self.now, self.looks = max(self.now, when), 0
-                try:
-                    callback()
-                except Exception as failure:
-                    self.fail(failure)
+                self._pass_time()
         return None
+
+    def _choose(self, me: Thread | None) -> Thread:
+        """Takes one of the ready threads: the first that is another one, or by chance."""
+        others = [each for each in range(1, len(self._ready)) if self._ready[each] is not me]
+        if not others:
+            return self._ready.pop(0)
+        first = 0
+        if self._ready[0] is me:
+            first = 1
+        return self._ready.pop(self.chance.pick("next", first, others, 0.5))
+
+    def _pass_time(self) -> None:
+        """Calls what is next in time."""
+        when, _, callback = heapq.heappop(self._timers)
+        self.now, self.looks = max(self.now, when), 0
+        try:
+            callback()
+        except Exception as failure:
+            self.fail(failure)
 
     def exit(self, thread: Thread) -> None:
         """A thread has ended."""

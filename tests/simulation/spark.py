@@ -284,30 +284,13 @@ class Life:
         return result
 
     def _batches(self) -> None:
+        """Plans and runs batches until the query stops, or its AvailableNow run has reached its target."""
         query, checkpoint = self.query, self.query.checkpoint
-        if query.wraps:  # as if a batch had been read between the two
-            self._latest({})
-            self._latest({})
-        if self.available_now:
-            self.reader.prepareForTriggerAvailableNow()
-        if len(checkpoint.offsets) > checkpoint.completed:
-            self.replaying = True
-            self._run_batch(len(checkpoint.offsets) - 1, replayed=True)
-            self.replaying = False
-        elif query.spark_4_1 and checkpoint.offsets:  # this tells the reader where the checkpoint stands
-            self.reader.partitions(checkpoint.last, checkpoint.last)
+        self._begin()
         while not self.stopping.is_set():
             last = len(checkpoint.offsets) - 1
             start = checkpoint.end(last) or self._initial()
-            self.ready = True
-            query.run.passing(PLANS)
-            query.truth.told_of_completion(query)
-            query.plan_began, query.planning = query.run.now, True
-            end = self._latest(start)
-            if not query.spark_4_1 and query.run.chance.flag(f"{query.name} asks again", 0.02):
-                end = self._latest(start)
-            query.run.passing(HAS_PLANNED)
-            text = json.dumps(end)
+            text = self._plan(start)
             if last >= 0 and text == checkpoint.offsets[last]:
                 query.planning = False
                 if self.available_now:
@@ -320,6 +303,34 @@ class Life:
                 self._call("commit", self.reader.commit, start)
             self._run_batch(last + 1, replayed=False)
             self.stopping.wait(0.0 if self.available_now else query.trigger)
+
+    def _begin(self) -> None:
+        """Prepares the reader, and replays a batch that was logged and not completed."""
+        query, checkpoint = self.query, self.query.checkpoint
+        if query.wraps:  # as if a batch had been read between the two
+            self._latest({})
+            self._latest({})
+        if self.available_now:
+            self.reader.prepareForTriggerAvailableNow()
+        if len(checkpoint.offsets) > checkpoint.completed:
+            self.replaying = True
+            self._run_batch(len(checkpoint.offsets) - 1, replayed=True)
+            self.replaying = False
+        elif query.spark_4_1 and checkpoint.offsets:  # this tells the reader where the checkpoint stands
+            self.reader.partitions(checkpoint.last, checkpoint.last)
+
+    def _plan(self, start: Offset) -> str:
+        """The offset of the next batch, as it is logged."""
+        query = self.query
+        self.ready = True
+        query.run.passing(PLANS)
+        query.truth.told_of_completion(query)
+        query.plan_began, query.planning = query.run.now, True
+        end = self._latest(start)
+        if not query.spark_4_1 and query.run.chance.flag(f"{query.name} asks again", 0.02):
+            end = self._latest(start)
+        query.run.passing(HAS_PLANNED)
+        return json.dumps(end)
 
     def _latest(self, start: Offset) -> Any:
         if self.query.spark_4_1:

@@ -40,6 +40,8 @@ MODULES = (
 )
 """These and what they import of the two packages are under test."""
 
+UNDER_TEST = ("spark_group_source.", "tests.fake")
+
 generator = clock.RANDOM
 """The chance of the product, seeded for each run: backoffs, ids, and which broker is asked first."""
 
@@ -140,46 +142,49 @@ def substituted(*tests: str) -> Iterator[None]:
     for name in MODULES:
         importlib.import_module(name)
     replaced: list[tuple[Any, str, Any]] = []
-
-    def put(module: Any, name: str, value: Any) -> None:
+    for module, name, value in [*primitives(tests), *parts(tests)]:
         replaced.append((module, name, getattr(module, name)))
         setattr(module, name, value)
-
-    tested = [
-        module
-        for name, module in sorted(sys.modules.items())
-        if name.startswith(("spark_group_source.", "tests.fake", *tests))
-        and not name.startswith("spark_group_source.testing")
-    ]
-    connection = sys.modules["spark_group_source.wire.connection"].Connection
-    for module in tested:
-        for name, (real, simulated) in MODULES_BY_NAME.items():
-            if getattr(module, name, None) is real and not (name == "random" and module.__name__.startswith(tests)):
-                put(module, name, simulated)
-        if getattr(module, "Connection", None) is connection:
-            put(module, "Connection", network.Connection)
-    modules = sys.modules
-    put(modules["spark_group_source.group.member"], "WakeupPipe", scheduler.Wakeup)
-    for name in ("wire.waiting", "fetch.fetches"):
-        put(modules[f"spark_group_source.{name}"], "poll_readable", poll_readable)
-    put(modules["tests.fake.kafka"], "FakeBroker", network.Broker)
-    stream = modules["spark_group_source.spark.stream"]
-    put(stream, "NotificationClient", modules["tests.simulation.spark"].Notifications)
-    put(stream, "ReadLimit", None)
-    put(stream, "ReadAllAvailable", ReadAllAvailable)
-    put(stream, "ReadMaxRows", ReadMaxRows)
-    put(DataContainer, "__init__", set_fields)
-    for name in ("log_to_stderr", "leave_when_told", "ignore_further_signals"):
-        put(stream, name, lambda *_: None)
-    if not tests:  # simulated logs have no bytes
-        visible = modules["spark_group_source.fetch.visible"]
-        put(visible, "with_records", lambda ranges, *_, **__: network.Connection.network.with_records(ranges))
-    modules["spark_group_source.wire.reachability"].SERVERS.clear()
-    loaded = set(modules)
+    sys.modules["spark_group_source.wire.reachability"].SERVERS.clear()
+    loaded = set(sys.modules)
     try:
         yield
     finally:
         for module, name, value in reversed(replaced):
             setattr(module, name, value)
-    late = sorted(name for name in set(modules) - loaded if name.startswith(("spark_group_source.", "tests.fake")))
+    late = sorted(name for name in set(sys.modules) - loaded if name.startswith(UNDER_TEST))
     assert not late, f"imported during the run, and so it keeps what is simulated: name it in MODULES: {late}"
+
+
+def primitives(tests: tuple[str, ...]) -> Iterator[tuple[Any, str, Any]]:
+    """What each module under test gets for threads, time, chance and connections: the module, a name and its value."""
+    connection = sys.modules["spark_group_source.wire.connection"].Connection
+    for name, module in sorted(sys.modules.items()):
+        if not name.startswith((*UNDER_TEST, *tests)) or name.startswith("spark_group_source.testing"):
+            continue
+        for primitive, (real, simulated) in MODULES_BY_NAME.items():
+            keeps_chance = primitive == "random" and name.startswith(tests)
+            if getattr(module, primitive, None) is real and not keeps_chance:
+                yield module, primitive, simulated
+        if getattr(module, "Connection", None) is connection:
+            yield module, "Connection", network.Connection
+
+
+def parts(tests: tuple[str, ...]) -> Iterator[tuple[Any, str, Any]]:
+    """What certain modules get instead of a part of theirs that does not work in a simulation."""
+    modules = sys.modules
+    yield modules["spark_group_source.group.member"], "WakeupPipe", scheduler.Wakeup
+    for name in ("wire.waiting", "fetch.fetches"):
+        yield modules[f"spark_group_source.{name}"], "poll_readable", poll_readable
+    yield modules["tests.fake.kafka"], "FakeBroker", network.Broker
+    stream = modules["spark_group_source.spark.stream"]
+    yield stream, "NotificationClient", modules["tests.simulation.spark"].Notifications
+    yield stream, "ReadLimit", None
+    yield stream, "ReadAllAvailable", ReadAllAvailable
+    yield stream, "ReadMaxRows", ReadMaxRows
+    yield DataContainer, "__init__", set_fields
+    for name in ("log_to_stderr", "leave_when_told", "ignore_further_signals"):
+        yield stream, name, lambda *_: None
+    if not tests:  # simulated logs have no bytes
+        visible = modules["spark_group_source.fetch.visible"]
+        yield visible, "with_records", lambda ranges, *_, **__: network.Connection.network.with_records(ranges)
