@@ -50,8 +50,8 @@ class BrokerSelection:
                 yield position, self._replicas.broker(position.tp, leader)
 
     def _metadata(self, positions: Sequence[FetchPosition], deadline: Deadline) -> Mapping[str, Topic]:
-        """The topics of the positions, from metadata that is older neither than an error nor than the plan, and has all
-        their partitions."""
+        """The topics of the positions. Requests new metadata if a position had an error, or if the known metadata is
+        older than the plan or lacks partitions."""
         topic_names = {position.tp.topic for position in positions}
         fresh = any(position.backoff for position in positions)
         topics = self._cluster.topics(topic_names, deadline, fresh=fresh)

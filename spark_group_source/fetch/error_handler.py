@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 GRANT_READ = "Grant the principal READ on the topic."
 
 MAX_ATTEMPTS = 5
-"""Attempts in a row after which the task believes that a topic was deleted, or that a log is damaged or ends early:
-before, a leader may only lag behind. If the poll timeout ends earlier, fewer attempts are enough."""
+"""After how many attempts in a row the task believes that a topic was deleted, or that a log is damaged or ends early.
+Until then, a leader may only lag behind. If the poll timeout ends earlier, fewer attempts are enough. Also the maximum
+number of responses from one offset that are damaged, each in another way."""
 MIN_DAMAGED = 2
 """How many responses must have the same damage before a task fails: a single response may be damaged in transit."""
 
@@ -128,9 +129,10 @@ class FetchErrorHandler:
     def handle_early_end(self, position: FetchPosition, high_watermark: int) -> None:
         """Handles a log that ends before the end of the range.
 
-        Every range was below the high watermark when it was planned. An unclean election has truncated the log,
-        or it was restored. The task accepts this after several responses in a row and a ListOffsets response, which a
-        leader refuses while its high watermark may lag (KIP-207). While a transaction is open, the task waits.
+        Every range was below the high watermark when it was planned. Since then, an unclean election has truncated the
+        log, or an older log was restored. The task believes this after several such responses in a row and a
+        ListOffsets response, which a leader refuses while its high watermark may lag (KIP-207). While a transaction is
+        open, the task waits.
 
         Raises:
             DataLoss: the log was truncated, and ``fail_on_data_loss`` is set.
@@ -155,11 +157,11 @@ class FetchErrorHandler:
         """Fetches damaged records again: the damage may be in the response alone, or in a follower's copy of the log.
 
         Raises:
-            CorruptRecords, UnsupportedRecords: a second response has the same damage, or too many responses in a row
-                are damaged.
+            CorruptRecords, UnsupportedRecords: a second response from this offset has the same damage, or too many
+                responses from this offset are damaged.
         """
-        same, in_a_row = position.note_damage(error.happened)
-        if same < MIN_DAMAGED and in_a_row <= MAX_ATTEMPTS:
+        same, damaged = position.note_damage(error.happened)
+        if same < MIN_DAMAGED and damaged <= MAX_ATTEMPTS:
             log.warning(
                 "fetch: fetching the records again, because this response may have been damaged in transit: %s",
                 error.happened,
@@ -168,7 +170,7 @@ class FetchErrorHandler:
             return
         if isinstance(error, UnsupportedRecords):
             raise error
-        seen = f"{in_a_row} responses in a row were damaged"
+        seen = f"{damaged} responses from this offset were damaged"
         if same > 1:
             seen = f"{same} responses had this damage"
         raise CorruptRecords(f"{error.happened} {seen}.", error.action) from error
@@ -188,8 +190,8 @@ class FetchErrorHandler:
         self.back_off([position], "the response has only earlier record batches")
 
     def handle_truncation(self, position: FetchPosition, epoch_end: EpochEndOffset) -> None:
-        """Ends the range where the log was truncated. The driver rewinds to that offset, and plans the records that are
-        there now.
+        """Ends the range where the log was truncated. The driver rewinds to that offset, and plans the records that the
+        log has now.
 
         Raises:
             DataLoss: ``fail_on_data_loss`` is set.
@@ -219,7 +221,7 @@ class FetchErrorHandler:
             return
         earliest, latest = offsets
         if earliest <= position.offset <= latest:
-            self.back_off([position], f"the broker rejected its offset, and the log holds [{earliest}, {latest})")
+            self.back_off([position], f"the broker rejected this offset, but the log holds [{earliest}, {latest})")
             return
         end = position.range.end
         if position.offset < earliest:
@@ -227,7 +229,7 @@ class FetchErrorHandler:
         self._skip_lost(position, end, f"the log holds [{earliest}, {latest})")
 
     def _list_offsets(self, position: FetchPosition, *timestamps: int) -> list[int] | None:
-        """The offset at each timestamp. ``None`` if an offset is unknown; this method has handled that then."""
+        """The offset at each timestamp. ``None`` if an offset is unknown: then the position already backs off."""
         tp = position.tp
         found: list[ListedOffsets] = []
         try:
@@ -257,7 +259,7 @@ class FetchErrorHandler:
             f"Offsets [{start}, {end}) of {position.tp}, in the range {position.range}, are lost: {reason}",
             "Retention deleted records, the log was truncated, or the topic was recreated. To continue without these"
             " records, set failOnDataLoss to false.",
-            "They are skipped",
+            "The task skips these offsets",
         )
 
 

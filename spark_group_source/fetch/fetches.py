@@ -38,7 +38,7 @@ class RequestedPartition:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the position has moved to another offset since."""
+        """Whether the position has moved to another offset since the fetch was sent."""
         return self.position.offset != self.offset
 
 
@@ -90,8 +90,8 @@ class Fetches:
 
     @property
     def max_wait(self) -> float:
-        """Maximum seconds that a broker waits for records. A broker that waited longer than this client would seem
-        silent."""
+        """Maximum seconds that a broker waits for records: less than this client waits for the response, since the
+        broker would seem silent otherwise."""
         client = min(self._cluster.options.request_timeout, self._settings.poll_timeout)
         return min(self._settings.max_wait, client / 2)
 

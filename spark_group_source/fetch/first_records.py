@@ -58,8 +58,8 @@ NO_TIMESTAMP = -1
 
 
 class FirstRecords(NamedTuple):
-    """The outcome of a lookup. A range is unknown if no attribute names its partition or topic: for example, because
-    its leader did not answer in time.
+    """The outcome of a lookup. If no attribute names the partition or topic of a range, its first record is unknown,
+    for example because its leader did not answer in time.
 
     Attributes:
         timestamps: the timestamp of the first record that a consumer gets from each range, in milliseconds since 1970.

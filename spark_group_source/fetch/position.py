@@ -82,8 +82,8 @@ class FetchPosition:
     is larger if a single record batch is larger. ``next_fetch_at`` is the earliest time of the next fetch, in monotonic
     seconds; ``backoff`` is the delay after an error in seconds, 0 without an error. ``last_problem`` describes the last
     error. ``pause`` is the delay after a response without progress in seconds, 0 after progress. ``waiting_since`` is
-    when the task first asked for the next records, in the time of its :class:`TaskTimeout`; ``None`` when it has
-    received some. ``leader_epoch`` is the epoch of the current leader. ``verified_epoch`` is the epoch of the last
+    when the task first asked for the next records, in the time of its :class:`TaskTimeout`; ``None`` once records have
+    come. ``leader_epoch`` is the epoch of the current leader. ``verified_epoch`` is the epoch of the last
     leader that is known to have the range up to its end; it stays unknown if the range has no epoch.
     """
 
@@ -174,7 +174,10 @@ class FetchPosition:
         return self._attempts
 
     def note_no_records(self, problem: str) -> None:
-        """Notes why an intact response has no records. The problems of earlier responses no longer count."""
+        """Notes why an intact response has no records. Errors of earlier responses no longer count.
+
+        Damage from the same offset still counts: a response without records does not show that they are intact.
+        """
         self.last_problem = problem
         self._attempts, self.last_action = 0, None
         self.backoff = 0.0
@@ -182,7 +185,8 @@ class FetchPosition:
     def note_damage(self, damage: str) -> tuple[int, int]:
         """Notes damage in the records that were fetched from the current offset.
 
-        Returns how many responses had this damage, and how many responses in a row had any. Both include this response.
+        Returns how many responses from this offset had this damage, and how many were damaged in any way. Both counts
+        include this response.
         """
         if self._damaged_at != self.offset:
             self._damaged_at, self._damages = self.offset, []

@@ -40,8 +40,8 @@ class PreferredReplicas:
         return self._rack
 
     def follow(self, tp: TopicPartition, follower: int, asked: int) -> None:
-        """Follows the preferred read replica that the broker ``asked`` named. Only a leader may name one, and another
-        broker."""
+        """Follows the preferred read replica that the broker ``asked`` named. Only a leader may name a replica, and the
+        leader may not name itself."""
         if follower == asked or tp in self._followers:
             if tp not in self._leader_only:
                 named = f"broker {asked} sent no records, but named broker {follower} as preferred replica"
@@ -56,7 +56,7 @@ class PreferredReplicas:
         """Reads the partition from its leader until the task ends. Returns whether the task read it from a follower
         before.
 
-        The leader would name the same follower as long as it is in sync, even if this executor cannot reach it.
+        While that follower is in sync, the leader would name it again, even if this executor cannot reach it.
         """
         follower, _ = self._followers.pop(tp, (None, 0.0))
         if follower is None:

@@ -71,7 +71,7 @@ class ReadAheadBuffer:
     def take(self, wanted: OffsetRange) -> RecordBatches | None:
         """The kept record batches with the first records of the range; ``None`` without any.
 
-        Their leader epoch must equal that of the range: then the leader has only appended to the log since.
+        They need the leader epoch of the range: the leader has then only appended to the log since.
         """
         path = self._path(wanted)
         if path is None:
@@ -99,7 +99,9 @@ class ReadAheadBuffer:
         """Removes the buffered records of a partition, because they cannot be used."""
         path = self._path(read)
         if path is not None and _unlink(path):
-            log.warning("fetch: removed the buffered records of %s and fetching them instead: %s", read.tp, problem)
+            log.warning(
+                "fetch: cannot use the buffered records of %s, fetching these records again: %s", read.tp, problem
+            )
 
     def keep(self, read: OffsetRange, leader_epoch: int, batches: RecordBatches) -> None:
         """Keeps the record batches with records after the range, if they hold a next range of the same size."""

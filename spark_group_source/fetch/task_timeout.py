@@ -163,7 +163,7 @@ class TaskTimeout:
             )
         raise DeadlineExceeded(
             f"{happened}, because this executor has never reached a broker: {_problems(pending)}.",
-            "The driver has reached one. Check DNS, firewalls, certificates and tickets on the executor's host.",
+            "The driver has reached a broker. Check DNS, firewalls, certificates and tickets on the executor's host.",
         )
 
     def _own_time(self) -> float:

@@ -443,10 +443,20 @@ def test_two_responses_with_the_same_damage_are_an_error_that_says_so(fake: Fake
         fetched(fake, (0, 0, 20))
 
 
-def test_responses_that_are_damaged_differently_end_too(fake: FakeKafka) -> None:
+@pytest.mark.parametrize("between", [0, 1, 3])
+def test_responses_that_are_damaged_differently_end_too(fake: FakeKafka, between: int) -> None:
+    """Responses without records in between show nothing about the damage."""
     for number in range(100):
         fake.next("Fetch", Fault(edit=damaged(CHECKED + number)))
-    with pytest.raises(CorruptRecords, match=f"{MAX_ATTEMPTS + 1} responses in a row were damaged"):
+        fake.next("Fetch", Fault(edit=empty), times=between)
+    with pytest.raises(CorruptRecords, match=f"{MAX_ATTEMPTS + 1} responses from this offset were damaged"):
+        fetched(fake, (0, 0, 20))
+
+
+def test_a_response_without_records_does_not_hide_that_two_have_the_same_damage(fake: FakeKafka) -> None:
+    for edit in (damaged(CHECKED), empty, damaged(CHECKED)):
+        fake.next("Fetch", Fault(edit=edit))
+    with pytest.raises(CorruptRecords, match="2 responses had this damage"):
         fetched(fake, (0, 0, 20))
 
 
