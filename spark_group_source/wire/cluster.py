@@ -142,7 +142,7 @@ class Cluster:
 
         Raises:
             BrokerUnavailable, DeadlineExceeded, ProtocolError: the broker did not respond before the deadline.
-            OtherCluster: it belongs to another cluster; the connection is closed.
+            OtherCluster: the broker belongs to another cluster; the connection is closed.
         """
         return parse_response(self._send_metadata(connection, build_request(topics), deadline))
 
@@ -240,15 +240,15 @@ class Cluster:
             waiting.sleep(seconds, deadline)
 
     def kept(self, names: Iterable[str]) -> Metadata:
-        """Returns the brokers and those of these topics that are known without a lookup."""
+        """Returns all brokers, and the topics among ``names``, that are known without a lookup."""
         return Metadata(self._brokers, self._kept(names))
 
     def tell(self, known: Metadata) -> None:
-        """Adds brokers and leaders that another client has found (:mod:`.known_leaders`). What this client has found
-        itself takes precedence, apart from leaders of an earlier epoch.
+        """Adds brokers and leaders that another client has found (:mod:`.known_leaders`). The results of this client's
+        own lookups take precedence, except for leaders of an earlier epoch.
 
-        A cluster that knows nothing else forgets them again if it cannot connect to one of the brokers: on this host an
-        address may lead elsewhere, and the bootstrap servers know the right ones.
+        If this client has looked up nothing itself and cannot connect to one of the brokers, it forgets what it was
+        told: on this host an address may lead elsewhere, and the bootstrap servers know the right addresses.
         """
         if not known.topics:
             return

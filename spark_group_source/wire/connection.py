@@ -57,8 +57,8 @@ class Connection:
     advertises the address of the connection, according to the broker at the other end. It is ``None`` before
     :meth:`request_cluster_id`, and if no broker or more than one advertises the address.
 
-    A connection belongs to one thread and one process: only their order matches requests and responses. Neither
-    another thread nor a forked child may use it.
+    A connection belongs to one thread and one process, because responses have the order of their requests. Neither
+    another thread nor a forked child may use the connection.
     """
 
     def __init__(self, sock: socket, host: str, port: int, options: WireOptions, broker_id: int | None = None) -> None:
@@ -144,7 +144,7 @@ class Connection:
     def request_cluster_id(self, deadline: Deadline) -> str | None:
         """Returns the id of the broker's cluster, or ``None`` if it reports none; sets ``advertised_by``.
 
-        Raises what :meth:`call` does.
+        Raises the same errors as :meth:`call`.
         """
         # Without topics the response is small in any cluster.
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False, include_topic_authorized_operations=False)

@@ -72,7 +72,8 @@ class Connections:
         return opened
 
     def to_bootstrap(self, host: str, port: int, deadline: Deadline) -> Connection:
-        """Returns the open connection to a bootstrap server, or opens one. Raises what :meth:`to_broker` does."""
+        """Returns the open connection to a bootstrap server, or opens one. Raises the same errors as
+        :meth:`to_broker`."""
         names = [host]
         if self._options.canonical_bootstrap:
             names = resolver.canonical_names(host, deadline)

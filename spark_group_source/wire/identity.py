@@ -71,7 +71,7 @@ class ClusterIdentity:
             broker: names the broker in the error and the log.
 
         Raises:
-            OtherCluster: it is the id of another cluster.
+            OtherCluster: the broker belongs to another cluster.
         """
         if not reported:
             return
@@ -84,8 +84,8 @@ class ClusterIdentity:
         ids = printable(reported, _MOST), printable(self._id, _MOST)
         if warning_due:
             log.warning(
-                "broker %s belongs to cluster '%s', and this query reads cluster '%s': treating it as unavailable."
-                " Another cluster may have taken over its address.",
+                "broker %s belongs to cluster '%s', but this query reads cluster '%s': treating the broker as"
+                " unavailable. Another cluster may have taken over the broker's address.",
                 broker,
                 *ids,
             )

@@ -1,8 +1,8 @@
-"""The leaders that one client of a cluster knows, for another that begins.
+"""The leaders that one client of a cluster knows, for a new client.
 
 A query's driver has just asked the leaders for their offsets when it plans a batch. With these leaders a task sends its
-first fetch without a lookup, which takes four round trips on a new connection. What the driver knows may be wrong by
-then, or an address may lead elsewhere from the host of the task: then the task looks the leaders up itself.
+first fetch without a lookup, which takes four round trips on a new connection. If leaders have changed by then, or an
+address leads elsewhere from the host of the task, the task looks up the leaders itself.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spark_group_source.wire.metadata import Broker, Metadata, Topic
 
 
 def known_leaders(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Metadata:
-    """Those of these partitions whose leaders a client may fetch from without a lookup, and the brokers that have them.
+    """The partitions that a client may fetch from their leaders without a lookup, and the brokers that have them.
 
     A topic is left out if its id is unknown, or if the leader of one of the partitions does not compare topic ids in a
-    fetch: then only a lookup shows that the topic was recreated. It is also left out if a partition has no leader, or
-    one to which ``cluster`` has no connection.
+    fetch: then only a lookup shows that the topic was recreated. A topic is also left out if a partition has no leader,
+    or if ``cluster`` has no connection to the leader.
     """
     numbers: dict[str, list[int]] = defaultdict(list)
     for tp in partitions:

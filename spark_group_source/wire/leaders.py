@@ -58,11 +58,13 @@ def send_to_leaders(
 ) -> tuple[list[Any], PartitionErrors]:
     """Sends one request to every leader; returns the responses, and the errors by partition.
 
-    All requests are sent before the first response is read. Connected leaders come first. The time is divided between
-    the others and the responses, so that an unreachable or throttled leader does not prevent the responses of others.
+    All requests are sent before the first response is read, those to connected leaders first. Each leader in turn may
+    take an equal share of the remaining time, and one share stays for the responses. So an unreachable or throttled
+    leader does not prevent the responses of the others.
 
     Args:
-        values: a value for each partition. ``build_request`` gets the values of one leader's partitions.
+        values: the number that ``build_request`` needs for each partition, for example a timestamp. ``build_request``
+            gets the values of one leader's partitions.
         purpose: see :meth:`Cluster.connection`.
 
     Raises:
@@ -102,7 +104,7 @@ def _receive_each(
 
 
 def partition_error(tp: TopicPartition, error_code: int) -> GroupSourceError:
-    """Returns the error of one partition if a retry may help, and raises it if not."""
+    """Returns the error of one partition if a retry may help; raises the error otherwise."""
     happened = f"The offset lookup of {tp} failed: {describe_error_code(error_code)}."
     if error_code == UNKNOWN_TOPIC_OR_PARTITION:
         return TopicError(happened, _CHECK_TOPIC, error_code=error_code)

@@ -48,7 +48,7 @@ class Topic:
     may_read: bool | None = None
 
     def part(self, numbers: Iterable[int]) -> Topic:
-        """The same topic with those of these partitions that it has."""
+        """The same topic with only these partitions; leaves out numbers that the topic does not have."""
         leaders = {number: self.partitions[number] for number in numbers if number in self.partitions}
         replicas = {number: self.replicas[number] for number in leaders if number in self.replicas}
         epochs = {number: self.epochs[number] for number in leaders if number in self.epochs}

@@ -25,7 +25,7 @@ other."""
 
 @dataclass(slots=True)
 class ListedOffsets:
-    """The outcome of a lookup. A partition without an answer is neither in ``offsets`` nor in ``missing``.
+    """The outcome of a lookup. A partition without an answer is in neither ``offsets`` nor ``missing``.
 
     ``offsets`` holds -1 for a partition without a record at or after the requested time. ``epochs`` holds the leader
     epoch that the response has with an offset; with the latest offset, it is the epoch of the leader that answered.
@@ -49,13 +49,15 @@ def list_offsets(
     Partitions whose leader moved are retried.
 
     Args:
-        partial: returns even if some partitions have no offset. A partition is missing after :data:`MIN_ATTEMPTS`
-            attempts, if no broker knew it in two attempts in a row. After as many attempts, partitions whose leader
-            does not answer are left out. If no partition has an outcome, the call fails early, and the caller retries.
+        partial: whether to return after about :data:`MIN_ATTEMPTS` attempts even if some partitions have no offset.
+            ``missing`` then holds the partitions that two attempts in a row did not find and that no broker knows.
+            Partitions without an answer from their leader are in neither ``offsets`` nor ``missing``. If that is the
+            case for all partitions, raises DeadlineExceeded without waiting for the deadline; the caller retries.
 
     Raises:
         TopicError: the principal may not describe a topic; or, unless ``partial``, a topic is unknown at the deadline.
-        BrokerUnavailable, DeadlineExceeded: a leader did not answer in time; with ``partial``, no leader did.
+        BrokerUnavailable: no broker returned the leaders.
+        DeadlineExceeded: a leader did not answer in time; with ``partial``, no partition has an offset or is missing.
     """
     return _Lookup(cluster, timestamps, read_committed, deadline, partial).run()
 

@@ -45,7 +45,7 @@ class Reachability:
         return self._failures.get(address, 0)
 
     def patience(self, address: Address) -> float:
-        """Returns how many seconds to wait for this address while others could be tried."""
+        """Returns how many seconds to wait for this address while other addresses could be tried."""
         return exponential(FIRST_PATIENCE, MAX_PATIENCE, self.failures(address))
 
     def clear(self) -> None:

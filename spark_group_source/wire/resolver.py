@@ -31,7 +31,7 @@ def canonical_names(host: str, deadline: Deadline) -> list[str]:
 def resolve(host: str, deadline: Deadline) -> list[Any]:
     """Returns all addresses of a host, without a port. A literal address is not looked up, so it takes no thread.
 
-    Raises what :func:`canonical_names` does.
+    Raises the same errors as :func:`canonical_names`.
     """
     with contextlib.suppress(OSError, ValueError):  # it is a name
         return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)

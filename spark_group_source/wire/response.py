@@ -40,7 +40,7 @@ class Response:
 
 
 def correlation_id(frame: memoryview) -> int:
-    """Returns the correlation id, which tells the request that this response answers."""
+    """Returns the correlation id, which identifies the request that this response answers."""
     number: int = _CORRELATION_ID.unpack_from(frame)[0]
     return number
 

@@ -59,7 +59,7 @@ class SignIn(Protocol):
 
     @property
     def username(self) -> str | None:
-        """The user's name, or ``None`` if only the brokers can tell it."""
+        """The user's name, or ``None`` if only the brokers know it."""
 
     def authenticate(self, host: str, broker: str, call: Call, deadline: Deadline) -> float | None:
         """Authenticates this client. Returns how many seconds the connection may be used, or ``None`` without a limit.

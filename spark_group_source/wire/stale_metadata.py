@@ -5,8 +5,8 @@ controller stays old until they are connected again. Hence these rules, for ever
 
 - **A topic or partition exists** if any broker knows it: :class:`EveryBroker`. Of two leaders, the later epoch applies.
 - **It is new** if no broker knew it when the query started. That is certain only if :attr:`EveryBroker.confirmed`.
-- **It is gone, or its topic is recreated,** if every broker says so: :func:`unknown_to_all`. A member that owns it
-  keeps it until enough brokers do: :func:`is_confirmed`, for ``group/topic_view.py``.
+- **It is gone, or its topic is recreated,** if every broker says so: :func:`unknown_to_all`. A member keeps such a
+  partition until enough brokers have said so: :func:`is_confirmed`, for ``group/topic_view.py``.
 - **Its topic has one id** if all brokers that answer agree: :func:`known_ids`.
 """
 

@@ -79,8 +79,8 @@ def wait_ready(descriptor: int, deadline: Deadline, events: int = select.POLLIN)
 
 
 def wait_any(descriptors: Iterable[int], deadline: Deadline, events: int = select.POLLIN) -> set[int]:
-    """As :func:`wait_ready`, until at least one of several descriptors is ready; returns those that are, none at the
-    deadline.
+    """As :func:`wait_ready`, until at least one of several descriptors is ready; returns the ready descriptors, none at
+    the deadline.
 
     Raises:
         Interrupted: the deadline's wakeup was set first.
