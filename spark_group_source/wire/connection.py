@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from socket import socket
 from typing import Any
 
+from kafka.protocol.api_key import ApiKey
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
 from spark_group_source.clock import Deadline, monotonic
@@ -29,7 +30,7 @@ from spark_group_source.errors import (
 from spark_group_source.wire import sockets, tcp, versions
 from spark_group_source.wire.frames import MAX_FRAME, FrameReader
 from spark_group_source.wire.metadata import advertiser, brokers_of
-from spark_group_source.wire.reachability import ADDRESSES
+from spark_group_source.wire.reachability import ADDRESSES, EAGER
 from spark_group_source.wire.response import Response, correlation_id, header_size
 from spark_group_source.wire.security import SignIn
 from spark_group_source.wire.throttle import Throttle
@@ -79,13 +80,28 @@ class Connection:
         self._tls = options.tls
         self._uses_sasl = options.sasl is not None
         self._served = False
+        self._is_asking = False
+        self._about_cluster: Any = None
 
     @classmethod
     def open(
-        cls, host: str, port: int, options: WireOptions, deadline: Deadline, broker_id: int | None = None
+        cls,
+        host: str,
+        port: int,
+        options: WireOptions,
+        deadline: Deadline,
+        broker_id: int | None = None,
+        *,
+        eager: bool = False,
     ) -> Connection:
         """Connects with the TLS and SASL of the options, and checks that the broker knows the versions that the source
         needs.
+
+        Args:
+            eager: asks for the cluster before the broker has named its versions, which saves a round trip: each
+                supported broker knows the version that is sent. The caller gets the answer by
+                :meth:`request_cluster_id`, before it sends anything else. With SASL a broker answers only after the
+                sign-in, so this has no effect.
 
         Raises:
             AuthenticationFailed: one side rejected the other's certificate or credentials.
@@ -99,7 +115,7 @@ class Connection:
                 sock = options.tls.handshake(sock, host, _peer_name(host, port, broker_id), deadline)
             connection = cls(sock, host, port, options, broker_id)
             try:
-                connection._check_versions(options, deadline)
+                connection._check_versions(options, deadline, eager=eager and options.sasl is None)
                 if options.sasl is not None:
                     connection._authenticate(options.sasl, deadline)
                 connection._frame_reader.max_frame = MAX_FRAME
@@ -146,9 +162,12 @@ class Connection:
 
         Raises the same errors as :meth:`call`.
         """
-        # Without topics the response is small in any cluster.
-        request = MetadataRequest(topics=[], allow_auto_topic_creation=False, include_topic_authorized_operations=False)
-        response = self.call(request, deadline)
+        response, self._about_cluster = self._about_cluster, None
+        if response is None:
+            if not self._is_asking:
+                self.send(_cluster_request(), deadline)
+            response = self.receive(deadline)
+        self._is_asking = False
         self.advertised_by = advertiser(brokers_of(response).values(), (self.host, self.port))
         reported: str | None = response.cluster_id
         return reported
@@ -268,12 +287,22 @@ class Connection:
         sock, self._socket = self._socket, None
         self._in_flight.clear()
         if sock is not None:
+            if self._is_asking:
+                # A proxy may expect no request before it has answered the first one.
+                EAGER.record_failure((self.host, self.port))
             if abort:
                 sockets.reset_on_close(sock)
             sock.close()
 
-    def _check_versions(self, options: WireOptions, deadline: Deadline) -> None:
-        response = self.call(versions.build_request(), deadline)
+    def _check_versions(self, options: WireOptions, deadline: Deadline, *, eager: bool = False) -> None:
+        self.send(versions.build_request(), deadline)
+        if eager:
+            lowest, _, _ = versions.KNOWN[ApiKey.Metadata]
+            self._is_asking = True
+            self.send(_cluster_request(lowest), deadline)
+        response = self.receive(deadline)
+        if eager and response.error_code == UNSUPPORTED_VERSION:
+            self._about_cluster = self.receive(deadline)
         if response.error_code == UNSUPPORTED_VERSION:
             response = self.call(versions.build_request(0), deadline)
         self._throttle.record(response.throttle_time_ms / 1000)
@@ -320,6 +349,13 @@ class Connection:
     def _malformed_response(self, request: Any) -> ProtocolError:
         self.close()
         return ProtocolError(f"Broker {self} answered {request.name} with bytes that cannot be decoded.")
+
+
+def _cluster_request(version: int | None = None) -> Any:
+    """Asks for the cluster only: without topics the response is small in any cluster."""
+    return MetadataRequest(
+        version=version, topics=[], allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from spark_group_source.wire import resolver, versions
 from spark_group_source.wire.connection import Connection
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.metadata import Broker, advertiser
-from spark_group_source.wire.reachability import SERVERS, Address
+from spark_group_source.wire.reachability import EAGER, SERVERS, Address
 from spark_group_source.wire.reconnect_backoff import ReconnectBackoff
 from spark_group_source.wire.rejections import AuthFailures
 from spark_group_source.wire.wire_options import WireOptions
@@ -164,7 +164,8 @@ class Connections:
         self._reconnect_backoff.check(address)
         try:
             limit = deadline.at_most(self._reconnect_backoff.connect_timeout(address))
-            opened = Connection.open(host, port, self._options, limit, broker_id)
+            eager = EAGER.failures(address) == 0
+            opened = Connection.open(host, port, self._options, limit, broker_id, eager=eager)
             self._ask_for_cluster(opened, limit)
         except AuthenticationFailed as error:
             rejection = self._rejected(address, error)

@@ -57,5 +57,9 @@ class Reachability:
 SERVERS = Reachability()
 """Failures by the host and port that the options or the brokers' metadata name."""
 
+EAGER = Reachability()
+"""Failures of connections that asked for the cluster before they knew the broker's versions, by host and port. Later
+connections to such an address await the versions first."""
+
 ADDRESSES = Reachability()
 """Failures by IP address and port: a host name may have several addresses, of which only some answer."""

@@ -385,7 +385,7 @@ class Connection(connection.Connection):
 
     network: Network
 
-    def _check_versions(self, options: WireOptions, deadline: Deadline) -> None:
+    def _check_versions(self, options: WireOptions, deadline: Deadline, *, eager: bool = False) -> None:
         """One answer serves all connections of a simulated run: its message has dozens of parts."""
         versions = self.network.versions if self.network.channel is Channel else {}
         if options.consumer_protocol not in versions:
@@ -395,7 +395,14 @@ class Connection(connection.Connection):
 
     @classmethod
     def open(
-        cls, host: str, port: int, options: WireOptions, deadline: Deadline, broker_id: int | None = None
+        cls,
+        host: str,
+        port: int,
+        options: WireOptions,
+        deadline: Deadline,
+        broker_id: int | None = None,
+        *,
+        eager: bool = False,
     ) -> Connection:
         try:
             channel: Any = cls.network.connect(port, deadline)

@@ -22,11 +22,11 @@ from spark_group_source.offsets import TopicPartition
 from spark_group_source.wire import versions
 from spark_group_source.wire.cluster import KEEP_TOPICS, Cluster
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.reachability import SERVERS
+from spark_group_source.wire.reachability import EAGER, SERVERS
 from spark_group_source.wire.throttle import Throttle
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 from spark_group_source.wire.wire_options import WireOptions
-from tests.fake import FakeKafka, Fault
+from tests.fake import FakeKafka, Fault, releases
 from tests.fake.handlers import DESCRIBE, TOPIC_DENIED
 from tests.unit.hand_clock import Hand
 from tests.unit.wire.messages import heartbeat
@@ -352,6 +352,7 @@ def test_a_request_waits_until_the_broker_reads_again(fake: FakeKafka, cluster: 
 
 def test_the_throttle_times_of_the_first_and_of_an_undecoded_response_count(fake: FakeKafka, cluster: Cluster) -> None:
     cluster.metadata(None, after())
+    EAGER.record_failure(("127.0.0.1", fake.brokers[1].port))
     fake.next("ApiVersions", Fault(throttle=0.3))
     assert cluster.connection(1, after(), "new").is_reusable()
     assert fake.brokers[1].sent_while_muted == 0
@@ -361,6 +362,40 @@ def test_the_throttle_times_of_the_first_and_of_an_undecoded_response_count(fake
     connection.send(messages.build_request(wanted, max_wait=0.0, max_bytes=1000, read_committed=False), after())
     connection.receive_raw(after())
     assert BEYOND - LONG < connection.throttle_remaining <= BEYOND
+
+
+def is_asked_early(fake: FakeKafka, cluster: Cluster, purpose: str) -> bool:
+    """Whether a new connection asks for the cluster before the broker has named its versions."""
+    before = fake.brokers[1].sent_while_muted
+    fake.next("ApiVersions", Fault(throttle=0.2))
+    assert cluster.connection(1, after(), purpose).is_reusable()
+    return fake.brokers[1].sent_while_muted > before
+
+
+def test_the_versions_and_the_cluster_cost_one_round_trip(fake: FakeKafka, cluster: Cluster) -> None:
+    cluster.metadata(None, after())
+    assert is_asked_early(fake, cluster, "new")
+
+
+def test_a_server_that_expects_no_early_request_gets_none_after_the_first_failure(
+    fake: FakeKafka, cluster: Cluster
+) -> None:
+    cluster.metadata(None, after())
+    fake.next("ClusterId", Fault(drop="before"))
+    with pytest.raises(BrokerUnavailable):
+        cluster.connection(1, after(), "first")
+    time.sleep(cluster.options.reconnect_backoff_max)
+    assert not is_asked_early(fake, cluster, "second")
+
+
+@pytest.mark.parametrize("name", releases.ALL)
+def test_brokers_of_each_release_answer_an_early_question_for_the_cluster(fake: FakeKafka, name: str) -> None:
+    fake.offered = dict.fromkeys(fake.brokers, releases.ALL[name])
+    with closing(Cluster(wire_options(fake))) as cluster:
+        cluster.metadata(None, after())
+        assert cluster.connection(2, after()).advertised_by == 2
+        assert cluster.identity.id == fake.cluster_id
+    assert all(EAGER.failures(("127.0.0.1", each.port)) == 0 for each in fake.brokers.values())
 
 
 def test_responses_begin_with_the_throttle_time() -> None:

@@ -261,7 +261,9 @@ def test_a_large_response_before_the_sign_in_is_rejected_before_memory_is_alloca
         fake.next(api, Fault(raw=announced))
         with pytest.raises(ProtocolError, match=f"announces a response of {MAX_FRAME_BEFORE_SIGN_IN + 1} bytes"):
             Connection.open("127.0.0.1", fake.brokers[1].port, options, after())
-    with closing(Connection.open("127.0.0.1", fake.brokers[1].port, options, after())) as connection:
+    asked = len(fake.requests)
+    with closing(Connection.open("127.0.0.1", fake.brokers[1].port, options, after(), eager=True)) as connection:
+        assert [api for api, _, _ in fake.requests[asked:]] == ["ApiVersions", "SaslHandshake", "SaslAuthenticate"]
         fake.next("Heartbeat", Fault(raw=announced))
         with pytest.raises(DeadlineExceeded):
             connection.call(heartbeat(), after(SHORT))

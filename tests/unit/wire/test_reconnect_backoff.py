@@ -42,7 +42,7 @@ def test_the_reconnect_backoff_doubles_up_to_its_maximum_and_restarts_after_a_su
 def test_the_connect_timeout_doubles_with_each_failure_up_to_its_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
 
-    def silent(host: str, port: int, options: WireOptions, deadline: Deadline, broker_id: int | None) -> Connection:
+    def silent(host: str, port: int, options: WireOptions, deadline: Deadline, *_: object, **__: object) -> Connection:
         given.append(math.ceil(deadline.remaining()))
         raise DeadlineExceeded("silence")
 
