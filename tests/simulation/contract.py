@@ -30,6 +30,9 @@ COMMITTED_SOONER = -12.0
 SLACK = 1.0
 """Seconds by which a thread may be late on a busy machine."""
 
+SETTLED = 3.0
+"""Seconds within which a new owner has done what it does first."""
+
 RETRIED = {"OffsetCommit", "OffsetFetch", "ListOffsets"}
 """Requests that an owner sends again before it hands a partition over."""
 
@@ -85,7 +88,7 @@ class Contract:
         """Whether a query that ends has owned a partition since before, and no coordinator refuses its commit."""
         if self.membership.query(at.owner) is not query or self.membership.rebalancing():
             return False
-        return query.began <= at.owned_since < began - SLACK * 3
+        return query.began <= at.owned_since < began - SETTLED
 
     # 3. A hand-over loses nothing, and repeats nothing without a cause. 9. Two queries never read the same.
 
@@ -248,7 +251,7 @@ class Contract:
             raise Broken(f"I10: the run of {query.name} ends, and resets nothing")
         for key in resets.left.get(query.name, ()):
             at = self.positions.at(key)
-            if self.membership.query(at.owner) is query and at.owned_since < self.run.now - SLACK / 2:
+            if self.membership.query(at.owner) is query and at.owned_since < self.run.now - SETTLED:
                 raise Broken(f"I10: the run of {query.name} ends, and {key[1]} is not reset")
 
     def _others_read(self, query: Query) -> bool:

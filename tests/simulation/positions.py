@@ -33,7 +33,7 @@ class Batch:
 
     Attributes:
         life: the process of the query that planned it.
-        planned_at: when that process last looked whether it still owns what the batch reads.
+        planned_at: when that process began to plan it, or started: it owned then what the batch reads, or later.
         done_at: when Spark completed it.
         told_at: since when the query knows that.
         lost_at: since when the query may not count it as read: it lost its member, or took a report for its own.
@@ -87,7 +87,6 @@ class Partition:
         unrepaired: whether nothing repairs the commit before the next one: it fell without a tag, or was deleted.
         owner: the member that owns the partition and knows that.
         owned_since: when that began.
-        first_starts: where each query first wanted to start.
     """
 
     done: set[int] = field(default_factory=set)
@@ -99,7 +98,6 @@ class Partition:
     unrepaired: bool = False
     owner: str = ""
     owned_since: float = 0.0
-    first_starts: dict[str, int] = field(default_factory=dict)
 
     def forget_commit(self) -> None:
         """The group has no position any more."""

@@ -1,4 +1,8 @@
-"""What disturbs a run, and when. A promise is judged only where nothing has disturbed it for a while."""
+"""What disturbs a run, and when. A rule is judged only where nothing has disturbed it for :data:`BOUND`.
+
+There are three degrees: all is *calm* without troubles, however single messages suffer; it is *orderly* if no thread
+stood still either; and *commits arrive* if it is orderly, and no commit suffered.
+"""
 
 from __future__ import annotations
 

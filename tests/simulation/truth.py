@@ -98,7 +98,6 @@ class Truth:
         self.troubles.disturb()
         for _, at in self.positions.items():
             at.forget_commit()
-            at.first_starts.clear()
 
     def lost_commit(self, topic: str, partition: int) -> None:
         """The group's commit is deleted with those in the topic's former life. Nobody notices before the next one."""
@@ -151,8 +150,6 @@ class Truth:
         self.queries[query.name] = query
         if not query.checkpoint.offsets:
             query.pinned = False
-            for _, at in self.positions.items():
-                at.first_starts.pop(query.name, None)
         self.resets.started(query)
         if available_now:
             self.targets[query.name] = self._known_ends(query)
@@ -188,9 +185,8 @@ class Truth:
         self.told(f"{query.name} {'replays' if replayed else 'plans'} batch {number}: {what}")
         self.contract.check_ranges(query, offset, ranges)
         self.note_removals()
-        batch = Batch(query=query, life=query.process.name, ranges=ranges, planned_at=self.run.now)
-        if self.stood_still_since(query, query.plan_began):
-            batch.planned_at = max(query.plan_began, query.began)
+        planned_at = max(query.plan_began, query.began)
+        batch = Batch(query=query, life=query.process.name, ranges=ranges, planned_at=planned_at)
         self.batches[query.name] = batch
         for read in ranges:
             self.resets.moved(query, key_of(read), self.positions.at(key_of(read)), read.start)
@@ -237,7 +233,7 @@ class Truth:
 
     def was_overdue(self, batch: Batch) -> bool:
         """Whether a query has heard of a batch, this one or a later one, when it was overdue."""
-        return self.overdue.get(batch.query.name, -1.0) >= batch.planned_at
+        return self.overdue.get(batch.query.name, -1.0) > batch.planned_at
 
     # How queries end
 
@@ -317,8 +313,6 @@ class Truth:
     def _answered(self, query: Query, process: Process, member: str, topic: str, part: Any, error_code: int) -> None:
         """The coordinator has answered the commit of one partition."""
         key = self.positions.key(topic, part.partition_index)
-        if query.life is not None and query.life.process is process:
-            self.positions.at(key).first_starts.setdefault(query.name, part.committed_offset)
         what = f"{process.name} commits {part.committed_offset} of {topic}-{part.partition_index}"
         if error_code:
             self.told(f"{what}: refused with {error_code}")
@@ -353,14 +347,11 @@ class Truth:
     def _starts(self, query: Query, key: Key, start: int) -> None:
         """The first commit of a partition, or the first after the group's position was deleted.
 
-        With ``latest`` a query may skip the records that were there when it had its starting offsets, and of these only
-        those before the offset that it tried to commit first: a later try must not skip more.
+        With ``latest`` a query may skip the records that were there when it had its starting offsets.
         """
-        at = self.positions.at(key)
         if query.options["startingOffsets"] == "latest":
             last = self.latest.get(query.name, {}).get(key, 0)
-            last = min(last, at.first_starts.get(query.name, last))
-            at.done.update(range(min(start, last)))
+            self.positions.at(key).done.update(range(min(start, last)))
 
 
 def query_name(process: Process) -> str:
