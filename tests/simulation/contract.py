@@ -41,7 +41,7 @@ class Contract:
     """The rules for one run, in the order of the sentences. What is true, they ask :class:`Truth`."""
 
     def __init__(self, truth: Truth) -> None:
-        self.truth, self.run, self.kafka = truth, truth.run, truth.kafka
+        self.truth, self.run = truth, truth.run
         self.troubles, self.positions, self.membership = truth.troubles, truth.positions, truth.membership
         self.endings = Endings(truth)
         self._planned: dict[tuple[str, str], list[OffsetRange]] = {}

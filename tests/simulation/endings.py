@@ -35,7 +35,7 @@ class Endings:
         """Whether its options let a query fail if commits fail, or records are lost: its member leaves first."""
         if "onCommitFailure" in query.options:
             return True
-        return self.truth.data_may_be_lost and query.options.get("failOnDataLoss") != "false"
+        return self.truth.data_may_be_lost and query.fails_on_data_loss
 
     def _is_lost(self, query: Query, error: Exception) -> bool:
         """Whether records are lost. A topic that exists again was deleted lately, or no broker says anything else."""

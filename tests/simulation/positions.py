@@ -166,6 +166,11 @@ class Positions:
         """The log of a partition, empty if it is gone."""
         return self.kafka.logs.get(self.topic(key), {}).get(key[1]) or FakeLog(None)
 
+    def can_read(self, read: OffsetRange) -> bool:
+        """Whether all records of a range are still there."""
+        log = self.log(key_of(read))
+        return bool(self.topic(key_of(read))) and log.start <= read.start and read.end <= log.end
+
     def without_records(self, key: Key) -> set[int]:
         """Offsets that have no record to read, now or at all."""
         return self.log(key).markers | self.lost[key]

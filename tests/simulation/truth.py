@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from spark_group_source.errors import DataLoss
 from spark_group_source.offsets import OffsetRange
 from tests.fake import FakeKafka
 from tests.simulation.contract import SLACK, Contract
@@ -201,14 +202,6 @@ class Truth:
         stood_still_until = max(query.process.plan_held_until, query.process.paused_until)
         return query.plan_began <= when <= self.run.now and when < stood_still_until
 
-    def read(self, query: Query, ranges: Iterable[OffsetRange]) -> bool:
-        """A task reads; whether all records are there."""
-        complete = True
-        for read in ranges:
-            log = self.positions.log(key_of(read))
-            complete &= bool(self.positions.topic(key_of(read))) and log.start <= read.start and read.end <= log.end
-        return complete or query.options.get("failOnDataLoss") == "false"
-
     def completed(self, query: Query, number: int) -> None:
         """Spark has completed a batch: what exists of its ranges is done."""
         self.told(f"{query.name} completes batch {number}")
@@ -240,7 +233,8 @@ class Truth:
     def failed(self, query: Query, error: Exception) -> None:
         """A query ends by an error."""
         self.told(f"{query.name} ends: {error}")
-        self.batches[query.name].lose(self.run.now)
+        if isinstance(error, DataLoss):
+            self.batches[query.name].lose(self.run.now)
         self.contract.check_error(query, error)
 
     def left(self, query: Query, began: float) -> None:
