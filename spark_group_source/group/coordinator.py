@@ -10,8 +10,12 @@ from typing import Any, TypeVar
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import (
     CLUSTER_AUTHORIZATION_FAILED,
+    COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE,
     GROUP_AUTHORIZATION_FAILED,
+    NOT_COORDINATOR,
     UNKNOWN_SERVER_ERROR,
+    UNRELEASED_INSTANCE_ID,
     AuthenticationFailed,
     BrokerUnavailable,
     DeadlineExceeded,
@@ -69,9 +73,15 @@ _MISSING_PERMISSION = {GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
 
 _HINTS = {
     UNKNOWN_SERVER_ERROR: ": see the log of the coordinator; for a large group, its record may exceed the brokers'"
-    " message.max.bytes"
+    " message.max.bytes",
+    COORDINATOR_LOAD_IN_PROGRESS: ": the coordinator still loads the group; if this lasts, see its log",
+    COORDINATOR_NOT_AVAILABLE: ": no broker coordinates the group; check that the topic __consumer_offsets has leaders",
+    NOT_COORDINATOR: ": the group has moved to another coordinator; if this lasts, check that the topic"
+    " __consumer_offsets has leaders",
+    UNRELEASED_INSTANCE_ID: ": another member still has the 'kafka.group.instance.id' of this query, until it leaves"
+    " under this id or its session ends; stop that member, or give each query an instance id of its own",
 }
-"""Hints about error codes in the reason of a failure."""
+"""What error codes mean and what an operator can do, for the reason of a failure that is retried."""
 
 
 class CoordinatorClient:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from spark_group_source.clock import Clock, Deadline
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.group.commits import GroupOffsets
-from spark_group_source.group.description import MemberDescription
+from spark_group_source.group.description import REBALANCING, MemberDescription
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.text import some
 
@@ -69,4 +69,7 @@ def why_unassigned(offsets: GroupOffsets, client_id: str, clock: Clock) -> str:
     others = [f"{member.client_id} at {member.address}" for member in group.members if member.client_id != client_id]
     if not others:
         return f"the coordinator has not answered the join; the group is {group.state}"
-    return f"the coordinator waits for other members to rejoin; the group is {group.state}, with {some(others)}"
+    waits = "the coordinator has not answered the join"
+    if group.state in REBALANCING:
+        waits = "the coordinator waits for other members to rejoin"
+    return f"{waits}; the group is {group.state}, with {some(others)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from typing import Any
@@ -408,6 +409,27 @@ def test_the_wait_for_the_first_assignment_has_a_timeout(on_fake: Bench, caplog:
     on_fake.fake.clear_faults()
     eventually(lambda: len(query.owns()) == 4, "the assignment, later")
     assert not query.member.last_failure
+
+
+@pytest.mark.parametrize(
+    ("error_code", "cause"),
+    [
+        (111, "still has the 'kafka.group.instance.id' of this query.*stop that member, or give each query"),
+        (14, "still loads the group; if this lasts, see its log"),
+        (16, "another coordinator; if this lasts, check that the topic __consumer_offsets has leaders"),
+    ],
+)
+def test_a_query_without_an_assignment_says_why_its_join_is_rejected_and_what_to_do(
+    on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture, error_code: int, cause: str
+) -> None:
+    on_fake.start().idle()
+    on_fake.next("JoinGroup", Fault(error=error_code), times=10_000)
+    query = on_fake.query(kafka_session_timeout_ms="1000", kafka_group_instance_id="one")
+    query.start()
+    fake.clear_faults()
+    (line,) = [each for each in caplog.messages if "no assignment after" in each]
+    assert re.search(f"failed with {error_code} .*{cause}", line)
+    assert "waits for other members" not in line
 
 
 @pytest.mark.one_protocol("classic", reason="with KIP-848 no join waits for other members")
