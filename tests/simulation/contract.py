@@ -10,8 +10,10 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from spark_group_source.clock import JITTER
 from spark_group_source.errors import DataLoss
 from spark_group_source.offsets import BatchOffset, OffsetRange
+from spark_group_source.query.ownership import RESOLVE_BACKOFF_MAX
 from tests.simulation.endings import Endings
 from tests.simulation.network import LATE_REQUEST, LATEST, MAX_LATENCY, Broken
 from tests.simulation.positions import Batch, Key, Partition, key_of
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
 LONGEST_CALL = 120.0
 """Seconds within which each call of the reader returns, whatever happens."""
+
+STARTED_LATER = RESOLVE_BACKOFF_MAX * (1 + JITTER)
+"""Seconds by which a first commit may follow later: a lookup of starts that took long, and delayed other partitions,
+is repeated only after such a time."""
 
 COMMITTED_SOONER = -12.0
 """Seconds by which a commit must follow sooner: before a rare trigger asks for it."""
@@ -98,10 +104,18 @@ class Contract:
         again: list[int] = []
         for offset in sorted(set(range(read.start, read.end)) - self.positions.without_records(key)):
             earlier = self.positions.at(key).reads.get(offset)
-            if earlier is not None and not self._may_be_repeated(earlier, key, offset):
+            if earlier is None or self._is_older_than_group(query, earlier):
+                continue
+            if not self._may_be_repeated(earlier, key, offset):
                 again.append(offset)
         if again and self.positions.topic(key):
             raise Broken(f"I3: {query.name} reads {read} and {span(again)} of it twice for no reason")
+
+    def _is_older_than_group(self, query: Query, earlier: Batch) -> bool:
+        """Whether a query continues at a checkpoint from before the group was deleted, and another one has read as a
+        new query. The checkpoint may have a later lineage than the new query's commits, which begin with 0."""
+        outlived = any(query.checkpoint is each for each in self.truth.outlived)
+        return outlived and earlier.query is not query
 
     def _may_be_repeated(self, earlier: Batch, key: Key, offset: int) -> bool:
         was_lost = earlier.lost and earlier.lost_at <= earlier.done_at
@@ -150,7 +164,7 @@ class Contract:
         is_missing = self.positions.at(key).committed is None and self.positions.log(key).leader is not None
         waits = waits or self.membership.rebalancing()
         what = f"I5: {self.positions.place(key)} has an owner, and no commit"
-        self._must_not_last(query, what, is_missing and not waits)
+        self._must_not_last(query, what, is_missing and not waits, STARTED_LATER)
 
     def check_handover(self, key: Key, member: str) -> None:
         """No partition goes to another owner without any commit."""

@@ -16,7 +16,7 @@ from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.troubles import BOUND, Troubles
 
 if TYPE_CHECKING:
-    from tests.simulation.spark import Query
+    from tests.simulation.spark import Checkpoint, Query
 
 NO_MEMBER = {25, 110}
 """UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH: by these a query learns from its commit that it has lost its partitions."""
@@ -34,6 +34,7 @@ class Truth:
         latest: the ends of the partitions that existed when a query had its starting offsets: none starts after these.
         targets: the ends when a run began: it reads up to there.
         overdue: when each query last had a batch that took longer than a revocation waits.
+        outlived: the checkpoints that queries had when the group was deleted.
         moved_at: when the group's position last went elsewhere than forwards.
         data_may_be_lost: whether records or topics were lost, which ``failOnDataLoss`` tells a query.
         recreated_at: when a topic last was created again.
@@ -49,6 +50,7 @@ class Truth:
         self.overdue: dict[str, float] = {}
         self.data_may_be_lost = False
         self.moved_at = self.recreated_at = -BOUND
+        self.outlived: list[Checkpoint] = []
         self.permitted_at: dict[str, float] = {}
         self.troubles = Troubles(run, told)
         self.positions = Positions(kafka)
@@ -97,6 +99,7 @@ class Truth:
     def forgotten(self) -> None:
         """The group is deleted: its queries continue at their checkpoints, and others as new ones."""
         self.troubles.disturb()
+        self.outlived = [query.checkpoint for query in self.queries.values() if query.checkpoint.offsets]
         for _, at in self.positions.items():
             at.forget_commit()
 
