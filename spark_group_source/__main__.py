@@ -54,7 +54,11 @@ def explain(args: argparse.Namespace) -> str:
 
 
 def look_up(args: argparse.Namespace) -> str:
-    """``lag`` returns a table of the group's partitions; ``report`` watches the group and writes a page."""
+    """Runs the commands ``lag`` and ``report``, and returns the text to print.
+
+    For ``lag``, the text is a table of the group's partitions. ``report`` samples the group for ``--seconds`` and
+    writes an HTML page; the text is the path of the page and the number of samples.
+    """
     from spark_group_source.lag import group_report  # loads kafka-python, which ``explain`` does not need
     from spark_group_source.lag.client import GroupLagClient
 

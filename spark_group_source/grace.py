@@ -24,11 +24,12 @@ GRACE_PERIOD = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """The last of several rejections in a row.
+    """A rejection, together with those directly before it.
 
     Attributes:
         lasted: seconds since the first of these rejections.
-        timeout: seconds for which rejections are retried; 0 if nothing has worked yet.
+        timeout: seconds for which rejections are retried: ``before_success`` of :class:`Grace` until the first success,
+            then :data:`GRACE_PERIOD`.
     """
 
     lasted: float
@@ -41,13 +42,13 @@ class Rejection:
 
 
 class Grace:
-    """The rejections in a row of one thing, such as a sign-in or a permission.
+    """Tracks the consecutive rejections of one thing that brokers check, such as a sign-in or a permission.
 
     Args:
-        before_success: how many seconds to retry before the first success in this process.
+        before_success: for how many seconds rejections are retried if no attempt has succeeded in this process.
 
     Attributes:
-        worked: whether it has worked in this process.
+        worked: whether an attempt has succeeded in this process.
     """
 
     def __init__(self, before_success: float = 0.0, clock: Clock = monotonic) -> None:
@@ -58,7 +59,7 @@ class Grace:
         self._last_at = 0.0
 
     def record_success(self) -> None:
-        """Notes that it works."""
+        """Notes that an attempt has succeeded."""
         self.worked = True
         self._first_at = None
 
@@ -66,8 +67,8 @@ class Grace:
         """Counts a rejection.
 
         Args:
-            responded_at: when a broker last accepted something that is accepted and rejected together with this.
-                Earlier rejections do not count.
+            responded_at: when a broker last accepted another thing that brokers accept and reject together with this
+                one. Earlier rejections do not count.
         """
         now = self._clock()
         first_at = self._first_at
@@ -134,12 +135,15 @@ class Permission:
     def _warn(self, rejection: Rejection, error: BrokerError) -> None:
         if self._optional:
             log.warning(
-                "%s has no %s; the query continues without it and checks again: %s", self._principal, self._name, error
+                "%s has no %s; the query continues without this topic and checks the permission again: %s",
+                self._principal,
+                self._name,
+                error,
             )
             return
         left = rejection.timeout - rejection.lasted
         log.warning(
-            "%s has no %s, which worked before; the query fails in %.0f s if that lasts: %s",
+            "%s no longer has %s; the query fails in %.0f s unless the permission returns: %s",
             self._principal,
             self._name,
             left,

@@ -1,6 +1,6 @@
 """One row of the option table, and parsers that several packages use.
 
-A parser raises ValueError for an invalid text; the message completes "It must be".
+A parser raises ValueError for an invalid text; the message is the rest of a sentence that begins with "It must be".
 """
 
 from __future__ import annotations

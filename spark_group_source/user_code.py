@@ -10,7 +10,8 @@ def load(path: str, kind: str) -> Any:
     """Imports ``module:name``. ``kind`` names the result in messages: ``function`` or ``Class``.
 
     Raises:
-        ValueError: the import fails, or the result is not callable; the message completes "It must be".
+        ValueError: the import fails, or the result is not callable; the message is the rest of a sentence that begins
+            with "It must be".
     """
     module, _, name = path.strip().partition(":")
     try:

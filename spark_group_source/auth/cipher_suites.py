@@ -31,7 +31,8 @@ def cipher_suites(text: str) -> tuple[str, ...]:
     """OpenSSL's names of the suites. Java's names that this OpenSSL does not have are left out.
 
     Raises:
-        ValueError: a name is unknown, or belongs to an unsafe suite or to TLS 1.3. The message completes "It must be".
+        ValueError: a name is unknown, or belongs to an unsafe suite or to TLS 1.3. The message is the rest of a
+            sentence that begins with "It must be".
     """
     # Java's lists have commas, those of OpenSSL and librdkafka colons.
     names = listed(text, separators=",:")

@@ -52,7 +52,7 @@ def parse_jaas(text: str) -> PasswordLogin | OAuthLogin | IamLogin:
     """Builds the login for a module in any package, because some platforms rename it.
 
     Raises:
-        ValueError: the line is invalid; the message completes "It must be".
+        ValueError: the line is invalid; the message is the rest of a sentence that begins with "It must be".
     """
     if _IN_QUOTES.match(text):
         raise ValueError(f"{EXAMPLE} (without quotes around the whole line)")

@@ -50,7 +50,11 @@ class IamLogin:
 
 
 def check_signer() -> None:
-    """Raises ValueError if AWS's signer is not installed; the message completes "It must be"."""
+    """Checks that AWS's signer is installed.
+
+    Raises:
+        ValueError: the signer is not installed; the message is the rest of a sentence that begins with "It must be".
+    """
     if importlib.util.find_spec("aws_msk_iam_sasl_signer") is None:
         raise ValueError(
             f"another one, unless you install AWS's signer on the driver and the executors: {INSTALL} (or"
@@ -62,7 +66,8 @@ def iam_login(module: str, settings: Mapping[str, str]) -> IamLogin:
     """Builds the login for an IAMLoginModule, or for an OAuthBearerLoginModule with the same settings.
 
     Raises:
-        ValueError: a setting is unknown, not supported or without effect; the message completes "It must be".
+        ValueError: a setting is unknown, not supported or without effect; the message is the rest of a sentence that
+            begins with "It must be".
     """
     for name in settings:
         _check_name(name)

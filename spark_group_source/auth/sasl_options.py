@@ -1,6 +1,7 @@
 """Parsers of the SASL options.
 
-A parser raises ValueError for an invalid text. The message completes "It must be", and shows no secret.
+A parser raises ValueError for an invalid text. The message is the rest of a sentence that begins with "It must be", and
+shows no secret.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The TLS settings of connections to brokers and to a token endpoint: their names, parsers and checks.
 
-A parser raises ValueError for an invalid text. The message completes "It must be", and shows no secret.
+A parser raises ValueError for an invalid text. The message is the rest of a sentence that begins with "It must be", and
+shows no secret.
 """
 
 from __future__ import annotations

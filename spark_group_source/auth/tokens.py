@@ -37,10 +37,11 @@ class TokenProvider(Protocol):
         """Returns a valid token. Caller: any thread, once for each new connection.
 
         Raises:
-            AuthenticationFailed: only other settings help.
+            AuthenticationFailed: a retry cannot help; the user has to correct the settings or the credentials.
             BrokerUnavailable: no token is available now; a retry may succeed.
             DeadlineExceeded: no token came in time.
-            Interrupted: the deadline's wakeup was set first.
+            Interrupted: the deadline's wakeup was set before a token came.
+            OptionError: an option names a function that cannot be called on this host.
         """
 
     def record_rejection(self, token: Token) -> None:

@@ -48,12 +48,14 @@ def batch_ranges(spark: SparkSession, checkpoint: str | os.PathLike[str], batch_
 
     Args:
         spark: a session that reads the checkpoint.
-        checkpoint: the query's own ``checkpointLocation``. With the ranges of another query, records would be lost.
+        checkpoint: the query's own ``checkpointLocation``. With the path of another query, this function would return
+            the wrong ranges, and records would be lost.
         batch_id: the second argument of the function of ``foreachBatch``.
 
     Raises:
-        CheckpointError: the checkpoint has no such batch, its file is damaged, the query has another source that reads
-            offsets in another way, or two of its sources read one partition.
+        CheckpointError: the checkpoint has no file of this batch, or the file is damaged; the query also has a source
+            of another format, whose offsets this function cannot read; or two sources of the query read the same
+            partition.
     """
     place = f"{os.fspath(checkpoint)}/offsets/{batch_id}"
     try:

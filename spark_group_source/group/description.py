@@ -1,7 +1,8 @@
-"""Describes a group of either group protocol, without membership.
+"""Describes a group of either group protocol, without joining it.
 
-Coordinators describe a classic group in DescribeGroups, and a group with a member of KIP-848 in ConsumerGroupDescribe:
-each request takes the other groups for dead ones.
+A coordinator describes a classic group only in response to DescribeGroups, and a group with the protocol of KIP-848
+only in response to ConsumerGroupDescribe. For a group of the other protocol, both responses say that no such group
+exists: DescribeGroups with the state Dead, ConsumerGroupDescribe with GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations

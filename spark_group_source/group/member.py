@@ -347,7 +347,11 @@ class Member:
             return self._actions.popleft()
 
     def _keep_alive(self) -> None:
-        """Sends a heartbeat if one is due, and checks the topics after its success; then retries what is due."""
+        """Sends a heartbeat if one is due. Unless the heartbeat fails, checks topics or retries commits and starts.
+
+        The topic check runs only directly after a heartbeat, if the check is due; the retries then wait for the next
+        call.
+        """
         phase = self.post(Tick()).phase
         if phase not in IN_GROUP:
             return
@@ -394,10 +398,11 @@ class Member:
         return True
 
     def _request_failed(self, failure: RequestFailed) -> None:
-        """Logs a failure and applies it: its :class:`ErrorAction` says what the member does about it.
+        """Logs a failure and applies it. The failure's :class:`ErrorAction` says what the member does next.
 
-        A query that was in the group before also retries errors that depend on brokers or other members. One that was
-        not owns nothing: its error may wait for a lookup of what the group has.
+        If this query was in the group before, the errors in :data:`MAY_HEAL` are retried too. Otherwise the query owns
+        no partitions that a delay could cost it, so it may first look up the group's members and assignor, with which
+        the error explains the rejection.
         """
         if not self._was_member:
             failure = explain(

@@ -47,13 +47,20 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """One query's membership. ``owned`` maps each partition to the generation that assigned it, if owned ever since.
+    """One query's membership.
 
-    ``revoking`` are owned partitions with a pending revocation: no new batch may read them. It waits for those of them
-    that are ``awaited``: Spark's batch in flight reads them, or their commits are pending. ``revoke_by`` is when it
-    stops waiting, in seconds of the clock. ``session_ends`` is when the coordinator may have assigned the
-    partitions to other members, because no heartbeat succeeded; unused while nothing is owned. ``reason`` is why the
-    member joins, for the log. ``topic_ids`` has the ids of the topics of owned partitions, if the group assigns by id.
+    Attributes:
+        owned: the owned partitions, each with the generation that assigned it. A later generation that keeps the
+            partition does not change the entry.
+        topic_ids: the ids of the topics of owned partitions, if the group assigns by id.
+        revoking: the owned partitions with a pending revocation. No new batch may read them.
+        awaited: the partitions for which a revocation has to wait: the batch in flight reads them, or their commit or
+            start is pending. The pending revocation ends once none of ``revoking`` is awaited.
+        revoke_by: when the pending revocation ends in any case, in seconds of the clock.
+        session_ends: when the session ends unless a heartbeat succeeds before, in seconds of the clock. From then on,
+            the coordinator may assign the partitions to other members. Unused while the member owns nothing.
+        reason: why the member joins, for the log.
+        error: the error with which the membership failed, if any.
     """
 
     phase: Phase = Phase.JOINING
@@ -264,7 +271,7 @@ def _without(owned: Mapping[TopicPartition, int], partitions: Partitions) -> dic
 
 
 def without_acknowledgements(actions: Iterable[Action]) -> list[Action]:
-    """The actions without :class:`Acknowledge`, in the place of which a protocol sends a request."""
+    """The actions without :class:`Acknowledge`. Each protocol's state machine adds its own request instead."""
     return [action for action in actions if not isinstance(action, Acknowledge)]
 
 

@@ -59,7 +59,7 @@ def explain(
     try:
         group = _look_up(client, settings.group_id, deadline)
     except Exception as unexpected:  # an odd answer must not replace the error that it was to explain
-        log.debug("group %s: could not be described: %r", settings.group_id, unexpected)
+        log.debug("group %s: cannot describe the group to explain an error: %r", settings.group_id, unexpected)
         return failure
     if group is None:
         return failure

@@ -112,9 +112,9 @@ class TopicView:
         hidden = denied_topics(topics)
         if hidden - self._hidden:
             log.warning(
-                "group %s: this query leads the group and may not describe %s, to which members are subscribed. Their"
-                " partitions stay with the members that own them; partitions without an owner are not assigned. Grant"
-                " this query's principal DESCRIBE on them.",
+                "group %s: this query leads the group and may not describe %s, to which members are subscribed. The"
+                " partitions of these topics stay with their owners; partitions without an owner are not assigned."
+                " Grant this query's principal DESCRIBE on these topics.",
                 self._group_id,
                 names(hidden),
             )

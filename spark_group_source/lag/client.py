@@ -120,7 +120,7 @@ class GroupLagClient:
         denied = self._oldest.denied - self._without_ages
         if denied:
             log.warning(
-                "group %s: the age of the lag is unknown in topics that this principal may not read: %s",
+                "group %s: the age of the lag is unknown for topics that this principal may not read: %s",
                 self.group,
                 names(denied),
             )

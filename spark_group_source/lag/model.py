@@ -106,7 +106,7 @@ class LagReport:
 
     @property
     def oldest(self) -> PartitionLag | None:
-        """The partition with the largest known age; ``None`` if no age is known, as without a lag client."""
+        """The partition with the largest known age; ``None`` if no age is known: only a lag client looks ages up."""
         oldest, largest = None, -1.0
         for each in self.partitions:
             if each.age is not None and each.age > largest:

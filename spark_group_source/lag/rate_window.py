@@ -72,8 +72,10 @@ def _increase(before: Offsets, after: Offsets) -> int:
 
 
 def _with_known_ends(sample: Sample, ends: Offsets) -> Sample:
-    """The sample, with the last known ``ends`` of partitions without an end offset. Their arrivals count once it is
-    known again."""
+    """The sample; a partition without an end offset gets the last known one from ``ends``.
+
+    So the records that arrive meanwhile count as soon as the end offset is known again.
+    """
     known = dict(sample.ends)
     for tp in sample.unknown():
         if tp in ends:

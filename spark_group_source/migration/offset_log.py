@@ -104,7 +104,10 @@ def check_commit(content: bytes) -> None:
 
 
 def batch_numbers(names: Iterable[str]) -> list[int]:
-    """The batches among the names of files, sorted. Spark writes other files beside them: temporary ones, checksums."""
+    """Returns the numbers of the batches among the names of the files in a log directory, sorted.
+
+    Skips the other files that Spark writes to the directory: temporary files and checksums.
+    """
     return sorted([int(name) for name in names if re.fullmatch(r"[0-9]+", name)])
 
 

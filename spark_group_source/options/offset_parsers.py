@@ -1,6 +1,6 @@
 """The parsers of the options for starts and ends: words, JSON of offsets, and times. Pure.
 
-Each raises ``ValueError`` for an invalid value; the message completes "It must be".
+Each raises ``ValueError`` for an invalid value; the message is the rest of a sentence that begins with "It must be".
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def parse_start(text: str) -> Earliest | Latest | FromCommitted | SpecificOffset
     """The value of ``startingOffsets``.
 
     Raises:
-        ValueError: the value is invalid; the message completes "It must be".
+        ValueError: the value is invalid; the message is the rest of a sentence that begins with "It must be".
     """
     words: dict[str, Earliest | Latest | FromCommitted] = {
         "earliest": Earliest(),
@@ -66,7 +66,7 @@ def parse_fallback(text: str) -> FromCommitted:
     """The value of ``startingOffsetsFallback``.
 
     Raises:
-        ValueError: the value is invalid; the message completes "It must be".
+        ValueError: the value is invalid; the message is the rest of a sentence that begins with "It must be".
     """
     fallbacks = {"earliest": FromCommitted(Earliest()), "latest": FromCommitted(Latest()), "fail": FromCommitted(None)}
     return fallbacks[word(text, *fallbacks)]
@@ -76,7 +76,7 @@ def parse_end(text: str) -> Latest | SpecificOffsets:
     """The value of ``endingOffsets``.
 
     Raises:
-        ValueError: the value is invalid; the message completes "It must be".
+        ValueError: the value is invalid; the message is the rest of a sentence that begins with "It must be".
     """
     if text.strip().lower() == "latest":
         return Latest()
@@ -154,7 +154,7 @@ def parse_timestamp_strategy(text: str) -> bool:
     """The value of ``startingOffsetsByTimestampStrategy``: whether it is ``latest``.
 
     Raises:
-        ValueError: the value is invalid; the message completes "It must be".
+        ValueError: the value is invalid; the message is the rest of a sentence that begins with "It must be".
     """
     return word(text, "error", "latest") == "latest"
 

@@ -61,8 +61,8 @@ LOG_INTERVAL = 10.0
 """Seconds between two log lines that say which members the run waits for."""
 
 _ITSELF = (
-    "If one query reads twice with this group id, as in a union or a join, give each read its own. Spark starts the"
-    " second read only when the first has ended, and the first waits for the second."
+    "If one query reads twice with this group id, as in a union or a join, give each read its own group id. Spark"
+    " starts the second read only when the first has ended, and the first waits for the second."
 )
 
 
@@ -139,7 +139,11 @@ class AvailableNowTarget:
             except RetriableError as error:
                 if deadline.remaining() <= self._interval:
                     raise
-                log.warning("group %s: cannot look up the end of this run: %s", self._settings.group_id, error)
+                log.warning(
+                    "group %s: cannot look up the end offsets of this AvailableNow run, will retry: %s",
+                    self._settings.group_id,
+                    error,
+                )
                 self._sleep()
             else:
                 self._limits, self._unreached = dict(self._target), dict(self._target)
@@ -237,7 +241,9 @@ class AvailableNowTarget:
 
     def _warn_without_progress(self, why: object) -> None:
         if self._warnings.try_acquire():
-            log.warning("group %s: cannot look up the group's progress: %s", self._settings.group_id, why)
+            log.warning(
+                "group %s: cannot look up how far the group has committed, will retry: %s", self._settings.group_id, why
+            )
 
     @property
     def unreached(self) -> Offsets:
@@ -277,7 +283,7 @@ class AvailableNowTarget:
             self._extension_due = True
             if not self._hinted:
                 self._hinted = True
-                log.warning("group %s: %s", self._settings.group_id, _ITSELF)
+                log.warning("group %s: the run waits for other members. %s", self._settings.group_id, _ITSELF)
         self._sleep()
 
     def _sleep(self) -> None:
@@ -362,7 +368,11 @@ class AvailableNowTarget:
         try:
             begins = self._list_offsets(due, EARLIEST, deadline.at_most(SCAN_TIMEOUT)).offsets
         except RetriableError as error:  # partitions without a leader must not hide the progress of the others
-            log.debug("group %s: no scan of what is left: %s", self._settings.group_id, error)
+            log.debug(
+                "group %s: cannot check whether the remaining partitions have records, will retry: %s",
+                self._settings.group_id,
+                error,
+            )
         if due.keys() - begins.keys():
             self._tails.failed()
         self._tails.scan(due, begins)
@@ -445,7 +455,7 @@ class AvailableNowTarget:
         try:
             group = self._group_offsets.describe(Deadline.after(LOOKUP_TIMEOUT, self._clock))
         except GroupSourceError as error:
-            log.debug("group %s: its members are unknown: %s", self._settings.group_id, error)
+            log.debug("group %s: cannot look up the group's members: %s", self._settings.group_id, error)
             return None
         if isinstance(group, RequestFailed):
             return None

@@ -1,6 +1,7 @@
 """Plans a batch query: the start and end offset of each partition, fixed when the read is planned.
 
-A batch query is no member of a group: with ``startingOffsets=committed`` it reads committed offsets, and commits none.
+A batch query does not join a group. With ``startingOffsets=committed`` it starts at the group's committed offsets. It
+never commits.
 """
 
 from __future__ import annotations

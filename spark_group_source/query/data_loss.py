@@ -121,7 +121,7 @@ class DataLossCheck:
             f"Topic {names(recreated)} was deleted and recreated since this query read it",
             "Start with a new checkpoint and reset the group's offsets, or set failOnDataLoss to false to read the new"
             " topic from its earliest offset.",
-            "It is read from earliest",
+            "The query reads the new topic from its earliest offset",
         )
         self._restart_recreated(recreated, me)
         return True
@@ -148,8 +148,11 @@ class DataLossCheck:
             self._forget(self._topic_ids.unread_and_gone(topics_of(start.pinned_starts) - topics - read))
 
     def _restart_recreated_elsewhere(self, topics: set[str], me: Membership) -> None:
-        """Looks for recreated topics other than these. The query has no position in them, and resumes at the group's
-        commits."""
+        """Looks for recreated topics among those that the query has read, without ``topics`` and other readable ones.
+
+        The query has no position in the topics that it finds, so it only forgets their old offsets. If the group
+        assigns their partitions to this query later, the query starts at the group's commits.
+        """
         others = self._topic_ids.read.keys() - topics
         if not others:
             return

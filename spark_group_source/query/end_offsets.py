@@ -117,7 +117,7 @@ class EndOffsets:
             found = self._list_ends(others, LOOKUP_TIMEOUT)
             asked = others | leaderless
         except RetriableError as error:
-            log.warning("cannot look up the end offsets of %d partition(s): %s", len(others), error)
+            log.warning("cannot look up the end offsets of %d partition(s), will retry: %s", len(others), error)
             found, asked = ListedOffsets(), leaderless
         probed = self._probe.list_ends(leaderless, self._list_ends)
         current = found.offsets | probed.offsets

@@ -173,7 +173,10 @@ class EpochCheck:
             answers = {}
         if leaders_have_changed:
             log.info(
-                "%s changed leaders: checked %d of %d for truncated records", names(epochs), len(answers), len(epochs)
+                "new leaders of %s: checked %d of %d partition(s) for log truncation",
+                names(epochs),
+                len(answers),
+                len(epochs),
             )
         took = min(self._clock() - began, self._timeout)  # a process that was suspended must not wait for hours
         self._retry_at = self._clock() + max(MIN_BACKOFF, BACKOFF_FACTOR * took)

@@ -161,8 +161,8 @@ class ByteLimit:
             topics = self._cluster.topics(topics_of(offsets), deadline)
             return sample_sizes(self._cluster, topics, offsets, share, deadline)
         except GroupSourceError as error:
-            # Tasks report errors that keep records from being read. Until then, the batch relies on other estimates.
-            log.debug("no sample of sizes: %s", error)
+            # Tasks report errors that keep records from being read.
+            log.debug("cannot sample the sizes of records, so the batch relies on other estimates: %s", error)
             return Samples({}, set(offsets))
 
 

@@ -328,11 +328,12 @@ class OffsetTracker:
             self._reading = partitions
 
     def planned(self, batch: BatchOffset) -> None:
-        """Spark gets this batch. Caller: the query.
+        """Notes that Spark gets ``batch``, and moves its partitions to the ends of their ranges. Caller: the query.
 
-        A partition that was lost since it was reserved gets no position from it, nor one that has started elsewhere
-        since: the position would be out of date. A start that is being looked up now may be that of what the batch
-        reads, and is looked up again.
+        The query may have lost a partition since :meth:`reserve`. Such a partition gets no position from the batch,
+        even if the query owns the partition again and has started it elsewhere. If a lookup of its start is still
+        running, the lookup may return the start of this batch, whose records would then be read twice: the partition
+        gets a new record, so that the result is dropped and the start is looked up again.
         """
         with self._lock:
             self._history.planned(batch)

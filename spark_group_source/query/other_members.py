@@ -36,12 +36,12 @@ def log_other_members(offsets: GroupOffsets, group_id: str, client_id: str, appl
     try:
         group = offsets.describe(Deadline.after(DESCRIBE_TIMEOUT, clock))
     except GroupSourceError as error:
-        log.debug("group %s: its members are unknown: %s", group_id, error)
+        log.debug("group %s: cannot look up the group's members: %s", group_id, error)
         return
     if isinstance(group, RequestFailed):
-        log.debug("group %s: its members are unknown: %s", group_id, group.reason)
+        log.debug("group %s: cannot look up the group's members: %s", group_id, group.reason)
     elif group.members_hidden:
-        log.debug("group %s: its members are unknown: this principal may not describe all of their topics", group_id)
+        log.debug("group %s: this principal may not describe all topics of the group's members", group_id)
     else:
         _warn_of_others(other_client_ids(group.members, client_id, application_id), group_id)
 
@@ -50,8 +50,8 @@ def _warn_of_others(client_ids: list[str], group_id: str) -> None:
     if not client_ids:
         return
     log.warning(
-        "group %s: %d members of this application share this group, also %s. Each reads only some of the"
-        " partitions; a query that is to read all of them needs its own kafka.group.id.",
+        "group %s: %d members of this application share this group, among them %s. Each member reads only some of the"
+        " partitions. A query that is to read all partitions needs its own kafka.group.id.",
         group_id,
         len(client_ids) + 1,
         some(client_ids),

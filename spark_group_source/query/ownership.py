@@ -104,14 +104,14 @@ class AssignedPartitions:
         if in_flight:
             log.warning(
                 "group %s: the batch that reads %s did not end within the revocation timeout; the next owner repeats"
-                " it. Make batches shorter with targetBatchDuration, or raise kafka.max.poll.interval.ms.",
+                " the batch. Make batches shorter with targetBatchDuration, or raise kafka.max.poll.interval.ms.",
                 self._group_id,
                 names(in_flight),
             )
         if uncommitted - in_flight:
             log.warning(
                 "group %s: the offsets of %s could not be committed within the revocation timeout; the next owner"
-                " repeats what was completed since the last commit. Check the group's coordinator.",
+                " reads the records since the last commit again. Check the group's coordinator.",
                 self._group_id,
                 names(uncommitted - in_flight),
             )
@@ -169,7 +169,7 @@ class AssignedPartitions:
         try:
             return self.tracker.pending(membership())
         except GroupSourceError as error:
-            log.debug("group %s: nothing is pending, because the membership failed: %s", self._group_id, error)
+            log.debug("group %s: no commits count as pending, because the membership failed: %s", self._group_id, error)
             return {}
 
     def commit_before_leaving(
@@ -189,7 +189,9 @@ class AssignedPartitions:
         try:
             self._commit_until(deadline, membership, clients, tried)
         except GroupSourceError as error:
-            log.debug("group %s: no further last commit, because the membership failed: %s", self._group_id, error)
+            log.debug(
+                "group %s: cannot retry the last commits, because the membership failed: %s", self._group_id, error
+            )
         return {tp: owned for tp, owned in tried.items() if owned.pending}
 
     def _commit_until(
@@ -228,7 +230,7 @@ class AssignedPartitions:
         except CommitFailed:  # too often for the query, which ends in any case
             return False
         except GroupSourceError as error:
-            log.debug("group %s: no further try of the last commit: %s", self._group_id, error)
+            log.debug("group %s: the last commits failed, and a retry would not help: %s", self._group_id, error)
             return True
 
     def _to_retry(self, me: Membership, in_progress: bool = False) -> bool:
@@ -257,11 +259,11 @@ class AssignedPartitions:
             deadline = Deadline.after(self._options.commit_timeout)
         found = clients.offsets.committed(unsettled, deadline, me, unavailable={})
         if isinstance(found, RequestFailed):
-            log.debug("group %s: the committed offsets are not verified: %s", self._group_id, found.reason)
+            log.debug("group %s: cannot verify the committed offsets, will retry: %s", self._group_id, found.reason)
             return False
         moved = self.tracker.verify(found)
         if moved:
-            log.info("group %s: a late commit moved %s back; it is committed again", self._group_id, names(moved))
+            log.info("group %s: a late commit moved %s back; the query commits again", self._group_id, names(moved))
         return True
 
     def resolve(

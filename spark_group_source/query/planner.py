@@ -189,12 +189,15 @@ class BatchPlanner:
         return self._tracker.ahead_of_commits(self._member.snapshot())
 
     def _awaits_first_assignment(self, target: AvailableNowTarget) -> bool:
-        """Whether the first assignment is still to come, and the options may move its partitions back."""
+        """Whether this query waits for its first assignment, and its options may start partitions below the commits.
+
+        A member without partitions in a stable group does not wait: other members own all partitions.
+        """
         if self._tracker.was_assigned or not self._start_may_move_back():
             return False
         if self._member.snapshot().generation == NO_GENERATION:
             return True
-        # In a stable group others own all partitions, and this member may never get one.
+        # This member may never get a partition.
         return not target.group_is_stable()
 
     def _is_reached(self, target: AvailableNowTarget) -> bool:

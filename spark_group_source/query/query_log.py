@@ -69,11 +69,16 @@ class QueryLog:
         since_heartbeat = self._member.time_since_heartbeat
         rebalanced_at = self._member.rebalanced_at
         if since_heartbeat is not None:
-            report += f", last heartbeat {since_heartbeat:.0f} s ago"
+            report += f"; last heartbeat {since_heartbeat:.0f} s ago"
         if rebalanced_at is not None:
             report += f", last rebalance {self._clock() - rebalanced_at:.0f} s ago"
         report += self._responses()
-        log.info("group %s: owns %d partition(s), %s", self._settings.group_id, len(owned), report)
+        log.info(
+            "group %s: owns %d partition(s). Counts since the query began: %s",
+            self._settings.group_id,
+            len(owned),
+            report,
+        )
 
     def end(self) -> None:
         """Logs the last counters."""
@@ -86,8 +91,8 @@ class QueryLog:
         if not why:
             why = "another commit was in progress, or the group had removed this member"
         log.warning(
-            "group %s: the query ended without committing %s: %s. The next owner continues at the commits before,"
-            " and repeats what follows them.",
+            "group %s: the query ended without committing %s: %s. The next owner continues at the last commits, and"
+            " reads the records after them again.",
             self._settings.group_id,
             some([f"{tp} at {owned.completed}" for tp, owned in sorted(offsets.items())]),
             why,
@@ -155,7 +160,7 @@ class QueryLog:
             return
         log.warning(
             "group %s: targetBatchDuration is %.0f s, but a revocation waits for at most %.0f s: a rebalance during a"
-            " batch may make the next owner repeat it. Set targetBatchDuration to %gs, or raise"
+            " batch may make the next owner repeat the batch. Set targetBatchDuration to %gs, or raise"
             " kafka.max.poll.interval.ms (now %.0f) above %.0f.",
             settings.group_id,
             target,

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from spark_group_source.clock import Clock
 from spark_group_source.errors import GroupSourceError
 from spark_group_source.offsets import OffsetRange, Offsets, TopicPartition
+from spark_group_source.text import names
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.wire_options import WireOptions
 
@@ -139,7 +140,8 @@ class TailScan:
                 ranges, self._wire, read_committed=read_committed, timeout=SCAN_TIMEOUT, identity=self._identity
             )
         except GroupSourceError as error:
-            log.debug("cannot scan the offsets after the group's commits: %s", error)
+            partitions = names(each.tp for each in ranges)
+            log.debug("cannot check %s for records after the group's commits, will retry: %s", partitions, error)
             self.failed()
             self._failures.update(each.tp for each in ranges)
             return

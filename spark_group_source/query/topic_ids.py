@@ -98,7 +98,7 @@ class TopicIds:
         try:
             found = self._cluster.metadata(topics, Deadline.after(LOOKUP_TIMEOUT, self._clock)).topics
         except RetriableError as error:
-            log.info("the lookup of topics that this query has not read failed: %s", error)
+            log.info("cannot look up topics that this query has not read, will retry: %s", error)
             return set()
         return self._unknown_to_all(_unknown(found))
 
@@ -122,7 +122,7 @@ class TopicIds:
         try:
             return self._cluster.topics(names, Deadline.after(LOOKUP_TIMEOUT, self._clock), fresh=outdated)
         except RetriableError as error:
-            log.warning("the topic lookup failed: %s", error)
+            log.warning("the topic lookup failed, will retry: %s", error)
             return {}
 
 

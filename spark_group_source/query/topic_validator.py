@@ -154,7 +154,7 @@ class TopicValidator:
         found = self._cluster.metadata(sorted(errors), deadline).topics
         hidden = denied_topics(found)
         if hidden - self._hidden:
-            log.warning("this query may not describe %s, which it read before, and continues without it", names(hidden))
+            log.warning("this query may no longer describe %s, and continues with its other topics", names(hidden))
         self._hidden = hidden
         return {name: error_code for name, error_code in errors.items() if name not in hidden}
 

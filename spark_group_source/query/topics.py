@@ -27,7 +27,7 @@ def raise_or_skip_deleted(deleted: Set[TopicPartition] | Set[str], fail_on_data_
             fail_on_data_loss,
             f"{names(deleted)} does not exist any more",
             "Remove the topic from the subscription, or set failOnDataLoss to false to continue with the others.",
-            "The query continues without",
+            "The query continues with the others",
         )
 
 

@@ -320,8 +320,10 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             self._lock.release()
 
     def _reported_batch(self, driver: Driver) -> BatchOffset | None:
-        """The batch in flight, if it was reported as completed. The report may have come while another call held the
-        lock."""
+        """The batch in flight if the user's process has reported its completion; ``None`` otherwise.
+
+        :meth:`_batch_completed` does not commit a batch while another call holds the lock.
+        """
         if driver.batch_in_flight and self._position.digest == self._reported:
             return self._position.offset
         return None

@@ -119,7 +119,11 @@ class BrokerProcess:
         raise EmbeddedKafkaError(happened)
 
     def log_from_first_error(self) -> str:
-        """Returns the log from the first error on, because a broker logs much after it; the end without an error."""
+        """Returns the log from its first error on, or the end of the log if there is no error.
+
+        Returns at most :data:`LOG_LENGTH` characters. The end of the log would not show the error, because a broker
+        that stops after an error logs many more lines.
+        """
         text = self._log.read_text(encoding="utf-8", errors="replace")
         error = re.search(r"^.* (?:ERROR|FATAL) .*$|^.*Exception.*$", text, re.MULTILINE)
         if error is None:

@@ -1,7 +1,8 @@
 """pytest fixtures for tests of streaming jobs; pytest loads them where this package is installed (see docs/testing.md).
 
-The plugin imports, starts and writes nothing before a test requests a fixture. Except for the two that run queries, all
-fixtures begin with ``embedded_kafka`` or ``kafka``, so that they do not clash with yours.
+The plugin imports, starts and writes nothing before a test requests a fixture. All fixtures except
+``run_available_now`` and ``await_query_end`` begin with ``embedded_kafka`` or ``kafka``, so that they do not clash with
+the fixtures of your project.
 """
 
 from __future__ import annotations

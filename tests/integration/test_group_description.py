@@ -85,7 +85,7 @@ def test_a_group_with_members_of_both_protocols_is_described_before_during_and_a
                 assert new.epoch is not None
                 assert new.epoch > 0
                 assert partitions(new, old) == every
-                assert "2 members of this application share this group, also old-local-1-1" in caplog.text
+                assert "2 members of this application share this group, among them old-local-1-1" in caplog.text
                 check_report(options, tmp_path)
                 with pytest.raises(GroupError, match=r"2 member\(s\): new-local-1-1 at 127\.0\.0\.1, old-local-1-1"):
                     start_assigned(options)

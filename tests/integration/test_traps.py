@@ -161,9 +161,8 @@ def test_two_queries_of_one_load_log_one_warning_that_names_both(
     assert warned() == []
     run(frame, "second")
     (warning,) = warned()
-    assert warning.startswith(
-        f"group {group}: the query second shares the partitions of {name} with first of this application"
-    )
+    others = "other queries of this application (first)"
+    assert warning.startswith(f"group {group}: the query second shares the partitions of {name} with {others}")
 
 
 @pytest.mark.core

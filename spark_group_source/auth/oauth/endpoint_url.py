@@ -13,7 +13,7 @@ def endpoint_url(text: str) -> str:
     """The URL of a token endpoint, or of a file with a token.
 
     Raises:
-        ValueError: the text is no such URL; the message completes "It must be".
+        ValueError: the text is no such URL; the message is the rest of a sentence that begins with "It must be".
     """
     url = text.strip()
     try:

@@ -44,7 +44,7 @@ def oauth_login(settings: Mapping[str, str]) -> OAuthLogin:
     """Builds the login for an OAuthBearerLoginModule.
 
     Raises:
-        ValueError: a setting is invalid; the message completes "It must be".
+        ValueError: a setting is invalid; the message is the rest of a sentence that begins with "It must be".
     """
     _check_no_unsecured_tokens(settings)
     for name in settings:

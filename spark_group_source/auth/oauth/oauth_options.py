@@ -1,6 +1,6 @@
 """Parsers of the OAuth options.
 
-A parser raises ValueError for an invalid text. The message completes "It must be".
+A parser raises ValueError for an invalid text. The message is the rest of a sentence that begins with "It must be".
 """
 
 from __future__ import annotations

@@ -16,7 +16,13 @@ receive the token in time, and the times of tokens are whole seconds."""
 
 @dataclass(frozen=True, slots=True, repr=False)
 class IssuedToken:
-    """A token from a service: ``text`` is a secret, ``lifetime`` counts seconds, ``holder`` is for the log."""
+    """A token that a token endpoint has issued.
+
+    Attributes:
+        text: the token itself, a secret.
+        lifetime: for how many seconds after its arrival the token is valid.
+        holder: the token's subject and scope as the end of a phrase for the log; empty if unknown.
+    """
 
     text: str
     lifetime: float

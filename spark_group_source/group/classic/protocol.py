@@ -212,7 +212,7 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
         if after.readable:
             listed = f": {names(after.readable)}"
         group_id = self.settings.group_id
-        log.info("group %s: generation %s owns %d partition(s)%s", group_id, generation, len(after.readable), listed)
+        log.info("group %s: generation %s, owns %d partition(s)%s", group_id, generation, len(after.readable), listed)
         return True
 
     def _assignment(self, join_result: JoinResult, me: ClassicMembership, apply: Apply) -> Assignment | RequestFailed:
@@ -246,7 +246,7 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
             if self._returned is not False:
                 unowned = self._unowned(matching, deadline)
         except GroupSourceError as error:
-            log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
+            log.warning("group %s: the topic lookup failed, will retry: %s", self.settings.group_id, error)
             return ""
         if self._topic_view.disputed:
             self.next_topic_check = self.clock() + min(DISPUTED_TOPICS_CHECK, self.settings.wire.metadata_max_age)
@@ -277,7 +277,7 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
         """
         group = self._requests.describe(deadline)
         if isinstance(group, RequestFailed):
-            log.warning("group %s: the group could not be described: %s", self.settings.group_id, group.reason)
+            log.warning("group %s: cannot describe the group, will retry: %s", self.settings.group_id, group.reason)
             return frozenset()
         self._returned = False
         if group.state != STABLE:

@@ -238,7 +238,7 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         try:
             topics = self._cluster.metadata(me.topics, deadline).topics
         except GroupSourceError as error:
-            log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
+            log.warning("group %s: the topic lookup failed, will retry: %s", self.settings.group_id, error)
             return ()
         found: dict[UUID, str] = {}
         for name, topic in topics.items():
@@ -258,7 +258,7 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         try:
             topics = self.settings.subscription.find(self._topic_view, deadline)
         except GroupSourceError as error:
-            log.warning("group %s: the topic lookup failed: %s", self.settings.group_id, error)
+            log.warning("group %s: the topic lookup failed, will retry: %s", self.settings.group_id, error)
             return None
         denied = denied_topics(topics)
         if denied:

@@ -37,8 +37,8 @@ def check_prior_commits(spec: StartSpec, commits: Mapping[TopicPartition, Commit
         return
     if spec.others is None:
         log.warning(
-            "group %s: its committed offsets take precedence over startingOffsets; the query starts with %s. To start"
-            " at startingOffsets choose another kafka.group.id.",
+            "group %s: the group's committed offsets take precedence over startingOffsets; the query starts with %s. To"
+            " start at startingOffsets, choose another kafka.group.id.",
             group_id,
             some(others),
         )
@@ -62,9 +62,9 @@ def warn_if_read_by_others(
             read_twice.append(f"{tp} [{read.start}, {min(commit.offset, read.end)})")
     if read_twice:
         log.warning(
-            "group %s: other members have read a part of the batch that this query has just replayed: %s. Rows that"
-            " are added up or appended outside of this query's sink are there twice. Queries that keep state should"
-            " not share a group.",
+            "group %s: other members have read a part of the batch that this query has just replayed: %s. A sum or"
+            " a table to which several queries write has these records twice. Queries that keep state should not share"
+            " a group.",
             group_id,
             some(read_twice),
         )
@@ -114,7 +114,7 @@ class CommitWarnings:
         self._warned_of_clock = True
         log.warning(
             "group %s: the group's offsets were moved at a time that is %.0f s in the future: the clock of this host or"
-            " of another one is wrong. Until that time, a later move may count as the earlier one.",
+            " of another host is wrong. Until that time, a later move may count as the earlier one.",
             self._group_id,
             ahead,
         )

@@ -102,8 +102,9 @@ class RestoredCheckpoint:
         if skipped:
             log.warning(
                 "group %s: the checkpoint is older than the commits of its query: it was restored or copied, or files"
-                " in it were deleted. The query does not read %s again, and its state lacks these records. To read"
-                " them, stop the query, restore the checkpoint again and set restoredCheckpoint to repeat.",
+                " in it were deleted. The query does not read %s again, and the query's state lacks these records. To"
+                " read these records, stop the query, restore the checkpoint again, and set restoredCheckpoint to"
+                " repeat.",
                 self._group_id,
                 some(skipped),
             )

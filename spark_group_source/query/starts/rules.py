@@ -112,4 +112,4 @@ def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
     if not starts:
         return
     listed = [f"{tp} at {start.offset} ({start.rule.value})" for tp, start in sorted(starts.items())]
-    log.info("group %s: starts %s", group_id, ", ".join(listed))
+    log.info("group %s: starts to read %s", group_id, ", ".join(listed))

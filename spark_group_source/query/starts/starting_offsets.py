@@ -52,12 +52,16 @@ class StartingOffsets:
     def pin_latest(self, existing: PinnedOffsets, clients: KafkaClients, *, confirmed: bool = True) -> PinnedOffsets:
         """The latest offsets of those partitions for which ``startingOffsets`` means latest, looked up once.
 
-        Other values of the option do not change with time. The lookup covers partitions that this query owns only
-        later, so that it misses no record in between. Of a partition whose leader does not answer, the result keeps
-        what shows later where its log ended. Caller: the query.
+        Other values of the option do not change with time. The lookup includes partitions that this query does not own
+        yet: if the query gets one of them later, it reads all records that were written since the lookup. If the leader
+        of a partition does not answer, the result has no offset for the partition, but what :mod:`.latest_at_start`
+        needs to find the offset later. Caller: the query.
 
-        ``confirmed``: as in :meth:`.StartOffsetResolver.restore`. What a later call finds existed at the first one too,
-        unless that one was confirmed.
+        A later call adds the partitions that it finds in addition, with their starts as of the first call, unless the
+        call before was ``confirmed``.
+
+        Args:
+            confirmed: as in :meth:`.StartOffsetResolver.restore`.
         """
         if self._latest is None:
             self._began_at = round(time.time() * 1000)
@@ -149,7 +153,7 @@ class StartingOffsets:
             f"Partitions that are new to the group '{self._group_id}' do not begin at offset 0: {gaps}",
             "Earlier records were deleted unread. To continue without them set failOnDataLoss to false, or commit"
             " a start offset (kafka-consumer-groups --reset-offsets).",
-            "They are read from there",
+            "The query reads these partitions from these offsets",
         )
         return starts
 
@@ -198,7 +202,10 @@ class StartingOffsets:
     def _starts_at(
         self, rule: StartRule, partitions: Partitions, look_up: Callable[[], Offsets], epochs: Offsets
     ) -> Starts:
-        """The starts at the offsets that ``look_up`` returns. It adds the leaders' epochs to ``epochs``."""
+        """The starts by ``rule`` at the offsets that ``look_up`` returns; none if ``look_up`` fails and may be retried.
+
+        ``look_up`` also adds the leaders' epochs to ``epochs``.
+        """
         if not partitions:
             return {}
         try:

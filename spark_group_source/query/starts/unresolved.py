@@ -30,7 +30,7 @@ class UnresolvedStarts:
             if self._is_due(tp):
                 due.append(tp)
         if due:
-            log.warning("group %s: no start position for %s: %s", self._group_id, names(due), why)
+            log.warning("group %s: no start position for %s yet: %s", self._group_id, names(due), why)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """These have a start position now, or are no longer owned."""

@@ -132,7 +132,7 @@ class NotificationClient:
                 )
                 return
             except OSError as error:
-                log.debug("cannot connect to the user's process: %s", error)
+                log.debug("cannot connect again to the user's process, which reports completed batches: %s", error)
                 remove_if_dead(self._path)
         self._socket.close()  # close() may have closed the former socket only
 

@@ -140,7 +140,11 @@ class CompletionListener:
                 if self.attended and self._check_is_due(event, interval):
                     self._end_stopped_queries()
         except Exception as error:  # the JVM is gone, or py4j's connection to it
-            log.info("Spark's JVM has ended and reports no more completed batches: %r", error)
+            log.info(
+                "this process reports no more completed batches, because Spark's JVM or the connection to it has ended:"
+                " %r",
+                error,
+            )
 
     def _check_is_due(self, event: str | None, interval: int) -> bool:
         has_waited = event is None or monotonic() >= self._checked_at + interval / 1000
@@ -184,7 +188,7 @@ class CompletionListener:
         try:
             ends = planned_ends(query.streamingQuery().availableOffsets())
         except Exception as error:  # Spark's offsets are no public API
-            log.debug("cannot tell the readers of a query that it was stopped: %s", error)
+            log.debug("cannot tell the readers that their query was stopped: %s", error)
             return
         if self.server is not None and ends:
             self.server.end_query(ends)
@@ -241,7 +245,7 @@ class CompletionListener:
             self._report(json.loads(event))
         except Exception as error:  # one query's progress must not end the reports of the others
             log.warning(
-                "cannot report a completed batch; its query commits it when Spark plans the next batch: %r", error
+                "cannot report a completed batch; the query commits this batch when Spark plans the next: %r", error
             )
 
     def _report(self, progress: dict[str, Any]) -> None:

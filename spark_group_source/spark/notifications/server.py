@@ -158,7 +158,7 @@ class NotificationServer:
         try:
             self._attend(attended)
         except Exception as error:  # of any kind from the JVM
-            log.debug("cannot note that there are readers, or none: %s", error)
+            log.debug("cannot note whether there are readers: %s", error)
 
     def _accept(self) -> None:
         try:
@@ -186,8 +186,8 @@ class NotificationServer:
         self._resumes_at = monotonic() + ACCEPT_PAUSE
         if self._warnings.try_acquire():
             log.warning(
-                "cannot accept the connection of a query, still retrying. Meanwhile the query commits each batch when"
-                " Spark plans the next one: %s",
+                "cannot accept a query's connection, over which this process reports completed batches; still retrying:"
+                " %s. Until the query is connected, it commits each batch only when Spark plans the next one.",
                 error,
             )
 

@@ -126,7 +126,7 @@ def rejection(plan: Any, sources: Iterable[StreamSource], name: str) -> Rejectio
                 f"{len(shared)} sources of the query {name} share the group {group.group_id}: each would read only some"
                 f" of the partitions of {group.subscription}, and rows would be missing.",
                 "Give each source its own group: call load() once for each, with different values of kafka.group.id,"
-                " also to join a stream with itself. Or read the topics with one load(), once.",
+                " also to join a stream with itself. Or read the topics only once, with one load().",
             )
     return None
 
@@ -141,9 +141,9 @@ def warn_of_sharing_queries(new: StartedQuery, running: Iterable[StartedQuery]) 
             continue
         warned.add(group.group_id)
         log.warning(
-            "group %s: the query %s shares the partitions of %s with %s of this application, so each reads only"
-            " some of the records. If each is to read all of them, give each query a load() with its own"
-            " kafka.group.id.",
+            "group %s: the query %s shares the partitions of %s with other queries of this application (%s), so each"
+            " query reads only some of the records. If each query is to read all records, give each query its own"
+            " load() with its own kafka.group.id.",
             group.group_id,
             new.name,
             group.subscription,
@@ -159,8 +159,8 @@ def warn_of_batch_sources(name: str, sources: Iterable[SourceOptions]) -> None:
         if isinstance(batch_end(options), Latest):
             log.warning(
                 "the query %s reads %s with spark.read: Spark looks up the end of such a DataFrame once, at its first"
-                " use, and no batch of the query sees later records. To see them, call load() in foreachBatch, or read"
-                " the topic as a stream with a kafka.group.id of its own.",
+                " use, and no batch of the query sees later records. To see later records, call load() in foreachBatch,"
+                " or read the topic as a stream with a kafka.group.id of its own.",
                 name,
                 options.group.subscription,
             )

@@ -1,4 +1,8 @@
-"""Unions whose branches share a group: each record passes such a union once if its branches are alike."""
+"""Checks whether a union of sources that share a group still passes each record exactly once.
+
+The group assigns each partition to only one of the sources. That makes no difference if all branches of the union do
+the same to each record, whichever source has read it.
+"""
 
 from __future__ import annotations
 

@@ -204,12 +204,11 @@ def test_only_partitions_whose_broker_does_not_answer_are_in_the_warning(
     given = task(fake, (0, 0, 4020), (1, 0, 20), fetch_max_bytes=20_000, poll_timeout=3.0)
     with closing(Cluster(given.wire)) as cluster:
         rows = TaskReader(given, cluster).batches()
-        for _ in rows:
-            time.sleep(0.02)
-            if caplog.records and "t-1" in caplog.text:
-                break
-        else:
-            pytest.fail(f"no warning: {caplog.text}")
+        with suppress(DeadlineExceeded):  # on a busy machine, the end of the other partition comes first
+            for _ in rows:
+                time.sleep(0.02)
+                if "t-1" in caplog.text:
+                    break
     (warned,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert "t-1[0, 20) at offset 0" in warned
     assert "t-0" not in warned

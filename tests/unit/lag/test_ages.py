@@ -172,7 +172,7 @@ def test_a_topic_that_may_not_be_read_has_lag_without_ages_and_one_warning_says_
         assert ages(sample) == {"t-0": 300.0, "u-0": None}
         assert sample.total() == 2
     warnings = [each.getMessage() for each in caplog.records]
-    assert warnings == ["group g: the age of the lag is unknown in topics that this principal may not read: u"]
+    assert warnings == ["group g: the age of the lag is unknown for topics that this principal may not read: u"]
     assert fake.request_count("Fetch") == 1
     del fake.denied["u"]
     hand.sleep(DENIED_AGAIN)

@@ -429,7 +429,7 @@ def test_a_new_partition_without_first_record_is_data_loss(fake: FakeKafka, capl
     with caplog.at_level(logging.WARNING):
         accepted = Query(fake, query.end, failOnDataLoss="false").until({("gone", 1, 4)})
     assert accepted.rows == of("gone", 1, 3, 5)
-    assert "gone-1 at offset 3. They are read from there" in caplog.text
+    assert "gone-1 at offset 3. The query reads these partitions from these offsets" in caplog.text
 
 
 @pytest.mark.parametrize("how", ["running", "restarted without a commit", "with a new checkpoint"])

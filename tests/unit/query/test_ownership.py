@@ -505,7 +505,7 @@ def test_a_replayed_batch_that_others_have_read_is_logged(world: World, caplog: 
     query = Query(world)
     query.restore(BatchOffset.from_ranges([OffsetRange(*A, 3, 9), OffsetRange(*B, 0, 4)], "g"), replayed=True)
     query.assign()
-    assert "this query has just replayed: t-0 [3, 7). Rows" in caplog.text
+    assert "this query has just replayed: t-0 [3, 7). A sum" in caplog.text
     query.lose(A, B)
     assert query.assign().positions() == {A: 9, B: 4}
     assert caplog.text.count("has just replayed") == 1, "what this query has committed since is its own"
@@ -705,11 +705,11 @@ def test_a_start_in_an_open_transaction_delays_no_other_and_is_logged_once_a_min
     while world.hand.now < began + 59.0:
         world.hand.now += 0.5
         query.retry()
-    assert caplog.text.count("no start position for t-1: why") == 1
+    assert caplog.text.count("no start position for t-1 yet: why") == 1
     assert len(world.waits) - asked < 12, "the backoff grows"
     world.hand.now += 10.0
     query.retry()
-    assert caplog.text.count("no start position for t-1: why") == 2
+    assert caplog.text.count("no start position for t-1 yet: why") == 2
     world.unstable = set()
     world.hand.now += 10.0
     query.retry()
@@ -900,7 +900,7 @@ def test_only_what_another_query_has_read_of_a_replayed_batch_is_logged_as_such(
 ) -> None:
     world.offsets = {A: by(6, 7), B: by(4, 0, "another")}
     restored(world, AT_4, OffsetRange(*B, 0, 5), replayed=True).assign()
-    assert "this query has just replayed: t-1 [0, 4). Rows" in caplog.text
+    assert "this query has just replayed: t-1 [0, 4). A sum" in caplog.text
 
 
 @pytest.mark.parametrize(("room", "lineage"), [(60, 7), (0, 0)])

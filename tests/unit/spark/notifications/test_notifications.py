@@ -357,7 +357,7 @@ def test_a_server_without_free_descriptors_waits_for_them_and_serves_its_readers
         eventually(lambda: "Too many open files" in caplog.text)
         for _ in range(20):  # each of them is a turn of the server's loop
             reader.drain()
-        assert caplog.text.count("cannot accept the connection") == 1
+        assert caplog.text.count("cannot accept a query's connection") == 1
         assert not server._accepting
         assert server._listening not in server._selector.get_map()
         free()

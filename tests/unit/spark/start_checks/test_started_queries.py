@@ -225,9 +225,9 @@ def test_queries_that_share_a_group_log_one_warning_for_each_later_one(
     running.start(leaf(PATTERN), "b", "run b")
     running.remove("run a")
     running.start(union(leaf(PATTERN), leaf(PATTERN, 1), leaf(CUSTOMERS)), None, "run c")
-    assert [each.partition(" of this application, so each reads")[0] for each in caplog.messages] == [
-        "group g: the query b shares the partitions of pattern ord.* with a",
-        "group g: the query 0b0a shares the partitions of pattern ord.* with b",
+    assert [each.partition("), so each query reads")[0] for each in caplog.messages] == [
+        "group g: the query b shares the partitions of pattern ord.* with other queries of this application (a",
+        "group g: the query 0b0a shares the partitions of pattern ord.* with other queries of this application (b",
     ]
 
 
