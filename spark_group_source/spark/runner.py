@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 
 from spark_group_source.spark.jvm_process import JvmProcess
 from spark_group_source.spark.runner_log import StderrHandler
@@ -18,11 +20,18 @@ ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 """A terminal that closes, and a dropped ssh, send SIGHUP to all processes of the application."""
 
 
-def leave_when_told(jvm: JvmProcess) -> None:
+def leave_when_told(jvm: JvmProcess, stop_at_exit: Callable[[], None]) -> None:
     """Makes SIGTERM, SIGHUP and the shutdown of the JVM call the reader's ``stop()``. Spark sends SIGTERM twice.
+
+    A signal ends the process by an exception, and Spark calls ``stop()`` whatever exception ends its loop. If the JVM
+    dies, that call and a signal may come at once: the exception is then raised before the first line of ``stop()``. So
+    the exit of the process leaves the group too.
 
     The process ignores SIGINT, because a terminal sends it to all processes, and the end of the reader would fail the
     query.
+
+    Args:
+        stop_at_exit: leaves the group, unless ``stop()`` has done so.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -35,6 +44,7 @@ def leave_when_told(jvm: JvmProcess) -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP for all processes
             signal.signal(number, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    atexit.register(stop_at_exit)
     threading.Thread(target=_watch, args=(jvm,), name="jvm-watch", daemon=True).start()
 
 

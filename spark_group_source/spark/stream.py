@@ -295,6 +295,11 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
                     self._notifications.close()
                 self._await_end_of_jvm()
 
+    def _stop_at_exit(self) -> None:
+        """Leaves the group if a signal came before the first line of :meth:`stop`."""
+        if self._life is not Life.ENDED:
+            self.stop()
+
     def _await_end_of_jvm(self) -> None:
         """Waits for the end of a JVM that shuts down. If this process ended first, the query would fail."""
         if self._jvm is not None and (self._application_ends or self._jvm.has_begun_shutdown()):
@@ -397,7 +402,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         to_arrow_schema(self._schema)
         log_to_stderr()
         self._jvm = JvmProcess(os.getppid())
-        leave_when_told(self._jvm)
+        leave_when_told(self._jvm, self._stop_at_exit)
         self._connect()
         self._check_plan()
         self._life = Life.STARTING

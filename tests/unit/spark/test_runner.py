@@ -56,12 +56,20 @@ TERMINATED = "os.kill(os.getpid(), signal.SIGTERM)"
 HUNG_UP = "os.kill(os.getpid(), signal.SIGHUP)"
 BROKEN_STDERR = """reading, writing = os.pipe(); os.close(reading); os.dup2(writing, 2)
 logging.getLogger('spark_group_source').warning('unread'); raise EOFError"""
+CALLED = f"""
+def terminate(frame, event, arg):
+    if event == "call" and frame.f_code.co_name == "stop":
+        sys.setprofile(None)
+        {TERMINATED}
+sys.setprofile(terminate)
+{GONE}"""
 ENDS = {
     "sigterm": ("pass", TERMINATED, "0"),
     "sighup": ("pass", HUNG_UP, "0"),
     "sigterm as it joins": (TERMINATED, "pass", "0"),
     "the JVM is gone": ("pass", GONE, "1"),
     "sigterm as it begins to leave": ("pass", f"stream.ignore_further_signals = lambda: {TERMINATED}; {GONE}", None),
+    "sigterm as Spark calls stop": ("pass", CALLED, "0"),
     "a broken stderr": ("pass", BROKEN_STDERR, None),
 }
 
