@@ -31,7 +31,7 @@ from spark_group_source.group.timings import Timings
 from spark_group_source.wire.any_broker import MIN_BROKER_TIMEOUT
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.connection import Connection
-from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.metadata import Topic, ids_of
 from spark_group_source.wire.waiting import Interrupted
 
 Result = TypeVar("Result")
@@ -221,11 +221,7 @@ class CoordinatorClient:
             found = self._cluster.request_metadata(self._connect(quick), topics, quick).topics
         except CALL_ERRORS as error:
             return self._failed(error)
-        ids = {}
-        for name, topic in found.items():
-            if not topic.error:
-                ids[name] = topic.id
-        return ids
+        return ids_of(found)
 
     def topics(
         self, names: Collection[str], deadline: Deadline, *, with_permissions: bool

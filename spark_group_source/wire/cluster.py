@@ -84,14 +84,11 @@ class Cluster:
             BrokerUnavailable: no broker responded before the deadline.
         """
 
-        def ask(connection: Connection, turn: Deadline) -> tuple[Connection, Any]:
-            return connection, self._send_metadata(
-                connection, build_request(topics, with_permissions=with_permissions), turn
-            )
+        def ask(connection: Connection, turn: Deadline) -> tuple[Connection, Metadata]:
+            return connection, self.request_metadata(connection, topics, turn, with_permissions=with_permissions)
 
-        connection, response = self._any_broker.call("MetadataRequest", ask, deadline)
-        found = parse_response(response)
-        self._keep(found, topics)
+        connection, found = self._any_broker.call("MetadataRequest", ask, deadline)
+        self._keep(found, topics)  # by this, a connection to a bootstrap server gets the id of its broker
         return replace(found, answered_by=connection.broker_id)
 
     def topics_from(
@@ -101,8 +98,7 @@ class Cluster:
 
         Raises what :meth:`request_metadata` does.
         """
-        request = build_request(names, with_permissions=with_permissions)
-        found = parse_response(self._send_metadata(connection, request, deadline))
+        found = self.request_metadata(connection, names, deadline, with_permissions=with_permissions)
         self._keep(found, names)
         return dict(found.topics)
 
@@ -137,20 +133,27 @@ class Cluster:
         """
         return self.request_metadata(self.connection(broker_id, deadline), topics, deadline)
 
-    def request_metadata(self, connection: Connection, topics: Collection[str] | None, deadline: Deadline) -> Metadata:
+    def request_metadata(
+        self,
+        connection: Connection,
+        topics: Collection[str] | None,
+        deadline: Deadline,
+        *,
+        with_permissions: bool = False,
+    ) -> Metadata:
         """Requests the metadata of these topics, or of all, over this connection. Leaves the kept metadata as it is.
+
+        Args:
+            with_permissions: also asks what this client may do with each topic.
 
         Raises:
             BrokerUnavailable, DeadlineExceeded, ProtocolError: the broker did not respond before the deadline.
             OtherCluster: the broker belongs to another cluster; the connection is closed.
         """
-        return parse_response(self._send_metadata(connection, build_request(topics), deadline))
-
-    def _send_metadata(self, connection: Connection, request: Any, deadline: Deadline) -> Any:
-        response = connection.call(request, deadline)
+        response = connection.call(build_request(topics, with_permissions=with_permissions), deadline)
         check_response(response)
         self._connections.check_cluster(connection, response.cluster_id)
-        return response
+        return parse_response(response)
 
     def may_read(self, topics: Collection[str], deadline: Deadline) -> dict[str, bool]:
         """Whether this client may read each of these topics. Leaves out topics whose broker reports no permissions, as
@@ -160,11 +163,11 @@ class Cluster:
             BrokerUnavailable: no broker responded before the deadline.
         """
 
-        def ask(connection: Connection, turn: Deadline) -> Any:
-            return self._send_metadata(connection, build_request(topics, with_permissions=True), turn)
+        def ask(connection: Connection, turn: Deadline) -> Metadata:
+            return self.request_metadata(connection, topics, turn, with_permissions=True)
 
-        response = self._any_broker.call("MetadataRequest", ask, deadline)
-        return permissions_of(parse_response(response).topics)
+        found = self._any_broker.call("MetadataRequest", ask, deadline)
+        return permissions_of(found.topics)
 
     def broker_ids(self) -> list[int]:
         """Returns the brokers of the last metadata, connected brokers first."""

@@ -84,6 +84,11 @@ def denied_topics(topics: Mapping[str, Topic]) -> set[str]:
     return {name for name, topic in topics.items() if topic.error == TOPIC_AUTHORIZATION_FAILED}
 
 
+def ids_of(topics: Mapping[str, Topic]) -> dict[str, str]:
+    """The ids of those topics that exist; empty for brokers before Kafka 2.8."""
+    return {name: topic.id for name, topic in topics.items() if not topic.error}
+
+
 def merge(responses: Iterable[Mapping[str, Topic]]) -> dict[str, Topic]:
     """Every partition in any response, with the leader of the latest epoch. In all else, earlier responses take
     precedence."""

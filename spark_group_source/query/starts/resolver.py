@@ -39,7 +39,7 @@ from spark_group_source.query.starts.restored_checkpoint import RestoredCheckpoi
 from spark_group_source.query.starts.rules import Commits, Start, StartRule, Starts, log_starts, resume_at
 from spark_group_source.query.starts.starting_offsets import RESOLVE_TIMEOUT, StartingOffsets
 from spark_group_source.query.starts.unresolved import UnresolvedStarts
-from spark_group_source.wire.metadata import Topic
+from spark_group_source.wire.metadata import Topic, ids_of
 
 Answer = TypeVar("Answer")
 
@@ -179,7 +179,7 @@ class StartOffsetResolver:
             GroupSourceError: the group or the leaders do not answer, or reject the request.
         """
         began_at = time.time()
-        known = self._known(frozenset(lookup), _ids(_answered(topics)), me, clients, deadline)
+        known = self._known(frozenset(lookup), ids_of(_answered(topics)), me, clients, deadline)
         warn_if_read_by_others(dict(self._replayed), _without(known.restored, known.commits), self._group_id)
         starts = self._by_rules(known, clients, deadline)
         self._restored.check(known.restored, _offsets(starts), known.logged.ranges)
@@ -288,11 +288,6 @@ def _in_new_lineage(starts: Starts, partitions: Partitions, rule: StartRule) -> 
 
 def _offsets(starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, int]:
     return {tp: start.offset for tp, start in starts.items()}
-
-
-def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:
-    """The ids of those topics that exist."""
-    return {name: topic.id for name, topic in topics.items() if not topic.error}
 
 
 def _answered(answer: Answer | RequestFailed) -> Answer:
