@@ -394,7 +394,9 @@ class Member:
         if self._protocol.note_answer(answer, before, self._state):
             self._notify_of_assignment()
         if isinstance(answer, AssignmentAnswered):
-            self._protocol.notified(joined=before.phase is Phase.JOINING)
+            happened = self._protocol.notified(joined=before.phase is Phase.JOINING)
+            if happened is not None:
+                self.post(happened)
         return True
 
     def _request_failed(self, failure: RequestFailed) -> None:

@@ -114,12 +114,16 @@ class GroupProtocol(ABC, Generic[AnyMember]):
     def leave(self, me: AnyMember, cluster: Cluster | None = None) -> None:
         """Leaves the group, over ``cluster`` instead of the member's own connections if the member is blocked."""
 
-    def notified(self, joined: bool) -> None:
+    def notified(self, joined: bool) -> Event | None:
         """The query knows what the answer has assigned: what it need not wait for may follow.
 
         Args:
             joined: the answer has completed a join.
+
+        Returns:
+            What happened meanwhile, ``None`` if nothing did.
         """
+        return None
 
     def rediscover(self) -> None:
         """Finds the coordinator again before the next request."""

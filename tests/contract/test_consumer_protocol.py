@@ -212,6 +212,8 @@ def test_a_member_without_answers_stops_when_its_session_at_the_brokers_ends(
     with contextlib.closing(Bench(kafka, kafka.create_topic(unique("session"), partitions=2), group, base)) as bench:
         query = bench.start()
         eventually(lambda: query.owns() == {0, 1}, "all partitions")
+        # The member looks the timeout up once it has its assignment.
+        eventually(lambda: query.me.session_ends < monotonic() + 3.0, "the session timeout")
         began = time.monotonic()
         kafka.pause()  # nothing else runs meanwhile
         try:

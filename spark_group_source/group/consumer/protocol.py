@@ -26,13 +26,14 @@ from spark_group_source.group.consumer.states import (
     ConsumerMembership,
     FindTopics,
     HeartbeatAnswered,
+    SessionTimeoutFound,
     Subscribed,
     TopicsFound,
     step,
 )
 from spark_group_source.group.coordinator import LATE_REQUESTS, MEMBERSHIP, CoordinatorClient
 from spark_group_source.group.error_actions import ErrorAction, fatal
-from spark_group_source.group.membership import Action, Event, Heartbeat, Phase, RequestFailed
+from spark_group_source.group.membership import NO_GENERATION, Action, Event, Heartbeat, Phase, RequestFailed
 from spark_group_source.group.protocol import Apply, GroupProtocol, MemberContext, Outcome
 from spark_group_source.group.topic_view import TopicView
 from spark_group_source.text import names, printable
@@ -67,7 +68,8 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
     ``_joined`` tells whether a join was sent: the coordinator may have the member even if it has not answered.
     ``_joining_until`` is when a join without partitions ends, in seconds of the clock. Until then the listener is
     notified of partitions only; ``_has_assignment`` tells whether it was. Until ``_late_until``, a heartbeat without an
-    answer may still arrive.
+    answer may still arrive. ``_answered_epoch`` is the epoch in the last answer to a heartbeat, and that heartbeat was
+    sent at ``_answered_at``.
     """
 
     first = Heartbeat()
@@ -89,6 +91,8 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         self._was_member = False
         self._joined = False
         self._late_until = -math.inf
+        self._answered_epoch = NO_GENERATION
+        self._answered_at = -math.inf
         self._has_assignment = False
         self._joining_until = 0.0
         self._permissions: dict[str, Permission] = {}
@@ -146,6 +150,7 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
             return Outcome((*found, *rejected.events), rejected.failure)
         self.client.confirm_generation()
         self._was_member = True
+        self._answered_epoch, self._answered_at = response.member_epoch, sent_at
         answer = interpret(response, me.report, sent_at + self._session_timeout.seconds)
         self.heartbeats.interval = answer.heartbeat_interval
         return Outcome((*found, answer))
@@ -200,12 +205,21 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
             others = answer.heartbeat_interval + JOIN_INTERVAL
         self._joining_until = self.clock() + others
 
-    def notified(self, joined: bool) -> None:
-        """See :meth:`GroupProtocol.notified`: looks up the group's session timeout, which no answer contains."""
+    def notified(self, joined: bool) -> Event | None:
+        """See :meth:`GroupProtocol.notified`: looks up the group's session timeout, which no answer contains.
+
+        A timeout that differs from the one assumed applies to the present session: no further heartbeat may succeed.
+        """
         if joined:
             self._session_timeout.joined()
-        if self._session_timeout.is_due():
-            self._session_timeout.look_up(self.client, self._until_heartbeat(self.within(MIN_WAIT)))
+        if not self._session_timeout.is_due():
+            return None
+        assumed = self._session_timeout.seconds
+        self._session_timeout.look_up(self.client, self._until_heartbeat(self.within(MIN_WAIT)))
+        found = self._session_timeout.seconds
+        if found == assumed:
+            return None
+        return SessionTimeoutFound(self._answered_epoch, self._answered_at + found)
 
     def _leave_former_epoch(self, me: ConsumerMembership, error_code: int) -> None:
         """Removes what the coordinator still has of this member: it rejected a join, because it has the member in an

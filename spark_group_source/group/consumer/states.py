@@ -78,6 +78,18 @@ class HeartbeatAnswered(AssignmentAnswered):
 
 
 @dataclass(frozen=True, slots=True)
+class SessionTimeoutFound(Event):
+    """The brokers returned a session timeout that differs from the one known before.
+
+    ``session_ends`` is the end of the present session, as in :class:`HeartbeatAnswered`, with the timeout found. The
+    session belongs to the member with the epoch ``generation``.
+    """
+
+    generation: int
+    session_ends: float
+
+
+@dataclass(frozen=True, slots=True)
 class TopicsFound(Event):
     """A metadata lookup returned the names of these topics; a deleted topic has none."""
 
@@ -129,6 +141,10 @@ def step(membership: ConsumerMembership, event: Event, now: float, revocation_ti
             return membership, []  # the partitions were lost while the heartbeat was pending: a join follows
         case HeartbeatAnswered():
             return _find_topics(_assign(_answered(membership, event), now + revocation_timeout))
+        case SessionTimeoutFound(generation) if generation != membership.generation:
+            return membership, []  # the next session begins with the timeout found
+        case SessionTimeoutFound():
+            return replace(membership, session_ends=event.session_ends), []
         case TopicsFound(names):
             return _assign(_found(membership, names), now + revocation_timeout)
         case Subscribed(topics) if topics == membership.topics:

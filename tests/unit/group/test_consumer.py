@@ -161,6 +161,28 @@ def test_after_a_join_without_partitions_heartbeats_are_frequent_until_the_other
     assert member._heartbeats.next_heartbeat == hand() + 5.0
 
 
+def test_the_session_ends_by_the_timeout_of_the_brokers_also_if_no_further_heartbeat_succeeds(
+    member: Member, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The assignment does not wait for the lookup, and the coordinator may be gone after it."""
+    client = member._protocol.client
+    monkeypatch.setattr(client, "supports", lambda api_key, version: True)
+    heartbeat = ConsumerGroupHeartbeatResponse(version=1, member_epoch=5, heartbeat_interval_ms=5000)
+
+    def call(request: Any, deadline: Deadline, while_waiting: Any = None) -> Any:
+        hand.now += 0.5
+        if isinstance(request, ConsumerGroupHeartbeatRequest):
+            return heartbeat
+        config = Mock(value="3000")
+        config.name = "consumer.session.timeout.ms"
+        return Mock(results=[Mock(configs=[config])])
+
+    monkeypatch.setattr(client, "call", call)
+    member._send(Heartbeat())
+    assert hand.now == 1.0
+    assert member._state.session_ends == 3.0, "3 s after the heartbeat was sent"
+
+
 TOPIC_ID = UUID("00010203-0405-0607-0809-0a0b0c0d0e0f")
 OWNED = "02000102030405060708090a0b0c0d0e0f0300000000000000020000"
 """Partitions 0 and 2 of this topic."""

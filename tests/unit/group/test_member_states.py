@@ -24,6 +24,7 @@ from spark_group_source.group.consumer.states import (
     FindTopics,
     HeartbeatAnswered,
     Report,
+    SessionTimeoutFound,
     Subscribed,
     TopicIdPartition,
     TopicsFound,
@@ -387,6 +388,13 @@ def test_a_recreated_topic_is_assigned_after_the_former_one_is_revoked() -> None
     after, actions = run(after, answer(after, 8, None))
     assert actions == [Assigned(OF_A), Heartbeat()]
     assert after.report.owned == ids(A, topic_id=RECREATED)
+
+
+def test_a_session_timeout_that_is_found_applies_to_the_present_session_only() -> None:
+    member = consumer(A, session_ends=SESSION)
+    assert run(member, SessionTimeoutFound(6, 3.0)) == (member, [])
+    member, actions = run(member, SessionTimeoutFound(7, 3.0))
+    assert (member.session_ends, actions) == (3.0, [])
 
 
 def test_a_changed_subscription_is_reported_at_once() -> None:
