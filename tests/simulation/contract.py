@@ -15,7 +15,7 @@ from spark_group_source.errors import DataLoss
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from spark_group_source.query.ownership import RESOLVE_BACKOFF_MAX
 from tests.simulation.endings import Endings
-from tests.simulation.network import LATE_REQUEST, LATEST, MAX_LATENCY, Broken
+from tests.simulation.network import LATE_ARRIVES, LATE_REQUEST, LATEST, MAX_LATENCY, Broken
 from tests.simulation.positions import Batch, Key, Partition, key_of
 from tests.simulation.troubles import BOUND, WINDOW
 
@@ -85,6 +85,9 @@ class Contract:
         batch = self.truth.batches[query.name]
         if not self.troubles.orderly(began) or batch.lost or batch.told_at >= began or self.truth.was_overdue(batch):
             return
+        checked_at = self.truth.checked_at.get(batch.life, -1.0)
+        if checked_at >= began and self.troubles.suffered(checked_at, api=f"OffsetCommit: the {LATE_ARRIVES}"):
+            return  # a late commit came between the last check and the leave, from which on the group rejects it
         for key, at in self.positions.items():
             owed = self.positions.owed(key, batch.life)
             if owed and self._owned_before(query, at, began) and self.positions.topic(key):

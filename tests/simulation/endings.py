@@ -54,9 +54,10 @@ class Endings:
         return any(kafka.brokers.keys() - view.fenced <= lagging.keys() for view in lagging.values())
 
     def _fail_in_a_row(self, query: Query) -> bool:
-        """Whether two commits of a query suffered one after the other."""
+        """Whether two commits of a query suffered one after the other. It ends after the batch in which they did."""
         troubles = self.truth.troubles
-        if not troubles.orderly(self.truth.run.now):
+        failed_from = max(self.truth.batches[query.name].planned_at, query.began)
+        if not troubles.orderly(failed_from) or not troubles.calm_since(failed_from):
             return True
         if troubles.suffered(query.began, api="coordinates"):  # it sends several commits until that is over
             return True
@@ -66,7 +67,7 @@ class Endings:
         """Whether a permission is missing that this process may never have had: then the first rejection is final."""
         if "AUTHORIZATION_FAILED" not in f"{error}":
             return False
-        return self.truth.permitted_at.get(query.name, -1.0) < query.began
+        return query.process.name not in self.truth.permitted
 
     def _does_not_heal(self, query: Query) -> bool:
         """Whether no broker answers, or a topic does not exist: only when a query starts, or its run begins."""

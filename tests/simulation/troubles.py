@@ -103,4 +103,4 @@ class Troubles:
 
     def calm_since(self, when: float) -> bool:
         """Whether nothing but single faults has happened since :data:`BOUND` before then."""
-        return self.last + BOUND < when
+        return self.last + BOUND <= when

@@ -38,7 +38,8 @@ class Truth:
         moved_at: when the group's position last went elsewhere than forwards.
         data_may_be_lost: whether records or topics were lost, which ``failOnDataLoss`` tells a query.
         recreated_at: when a topic last was created again.
-        permitted_at: when the group last accepted a commit of each query.
+        checked_at: when each process last asked what the group has committed.
+        permitted: the processes of queries of which the group has accepted a commit.
     """
 
     def __init__(self, run: Scheduler, kafka: FakeKafka, group: str, told: Any) -> None:
@@ -51,7 +52,8 @@ class Truth:
         self.data_may_be_lost = False
         self.moved_at = self.recreated_at = -BOUND
         self.outlived: list[Checkpoint] = []
-        self.permitted_at: dict[str, float] = {}
+        self.checked_at: dict[str, float] = {}
+        self.permitted: set[str] = set()
         self.troubles = Troubles(run, told)
         self.positions = Positions(kafka)
         self.membership = Membership(run, kafka, group, self.queries)
@@ -277,6 +279,8 @@ class Truth:
         """A broker has handled a request."""
         if api in ("SyncGroup", "OffsetCommit"):
             self.membership.joined.add(process.name)
+        if api == "OffsetFetch":
+            self.checked_at[process.name] = self.run.now
         if api == "OffsetCommit":
             self._committed(process, request, response)
         if api in ("SyncGroup", "ConsumerGroupHeartbeat") and not response.error_code:
@@ -317,7 +321,7 @@ class Truth:
                 self._lost_partitions(query)
             return
         self.told(what)
-        self.permitted_at[query.name] = self.run.now
+        self.permitted.add(process.name)
         if member:
             self.contract.check_committer(what, key, member)
         self._accepted(query, what, key, member or process.name, part)
