@@ -127,6 +127,10 @@ class Committer:
     def wait(self) -> None:
         """Waits until the commit on the other thread has ended, and raises its error. Caller: the query."""
         self.ended(within=None)
+        self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raises the error of the commit on the other thread, if that has ended with one. Caller: the query."""
         if self._error is not None:
             raise self._error
 

@@ -136,6 +136,7 @@ class AssignedPartitions:
             clients = self._member_clients
         else:
             in_progress = not self.committer.ended()
+            self.committer.raise_error()  # a retry could succeed and be followed by this error, a batch later
         if me.phase is Phase.REVOKING and deadline is not None:
             deadline = deadline.at_most(me.revoke_by - self._clock())
         self._renew_if_due()

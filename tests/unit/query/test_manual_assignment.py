@@ -226,3 +226,14 @@ def test_the_log_has_no_heartbeat_and_no_slow_batch_because_no_revocation_waits_
         driver.plan_batch(end, None)
     assert "group g: owns 2 partition(s). Counts since the query began: batches 1" in caplog.text
     assert "heartbeat" not in caplog.text
+
+
+def test_a_permission_that_never_worked_ends_the_query_before_its_next_batch(fake: FakeKafka, start: Start) -> None:
+    fake.next("OffsetCommit", Fault(error=7))  # that of the starts: the group accepts no commit before the batch's
+    driver = start()
+    end = driver.plan_batch(BatchOffset(), 2)
+    fake.next("OffsetCommit", Fault(error=30))
+    driver.complete(end)
+    driver._assigned_partitions.committer.ended(within=TIMEOUT)
+    with pytest.raises(GroupError, match="Grant the principal READ on the group"):
+        driver.plan_batch(end, 2)
