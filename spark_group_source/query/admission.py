@@ -27,7 +27,7 @@ class BatchLimits(NamedTuple):
 
 
 class Admission:
-    """The limits of one query's batches. For the query's thread.
+    """The limits of one query's batches. Only the query's thread may call it.
 
     Attributes:
         decided: the limit that decided the last planned batch; ``None`` before it, and if no limit is set.

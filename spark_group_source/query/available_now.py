@@ -46,7 +46,8 @@ TARGET_TIMEOUT = 30.0
 incomplete."""
 
 UNKNOWN_TIMEOUT = 5.0
-"""How many seconds a topic or partition may be unknown when the run begins: brokers learn of new ones one by one."""
+"""How many seconds a topic or partition may be unknown when the run begins: a new topic reaches the brokers one by
+one."""
 
 POLL_INTERVALS = (0.1, 1.0)
 """Minimum and maximum seconds between two lookups of the group's commits."""
@@ -179,8 +180,8 @@ class AvailableNowTarget:
         return group.state == STABLE
 
     def is_reached(self, own: Offsets | None = None) -> bool:
-        """Whether the group's commits have reached the target in every partition, or no record lies between a commit
-        and it.
+        """Whether the group's commits have reached the target in every partition, or no record lies between the commit
+        and the target.
 
         Args:
             own: the offsets of this query in partitions whose commits do not show them, or :data:`UNDECIDED`. The run
@@ -264,8 +265,8 @@ class AvailableNowTarget:
         self._remove({tp for tp in self._unreached if tp.topic in topics})
 
     def batch_planned(self, batch: BatchOffset) -> None:
-        """Notes a planned batch of this query, which counts as progress until the next lookup, however long the batch
-        takes.
+        """Notes that this query has planned a batch. It counts as progress until the next lookup, however long the
+        batch takes.
 
         A batch that reads only beyond the target does not count.
         """
@@ -311,8 +312,11 @@ class AvailableNowTarget:
     def _update_progress(
         self, committed: Mapping[TopicPartition, CommittedOffset], own: Offsets, hidden: Partitions, deadline: Deadline
     ) -> None:
-        """``hidden`` are partitions whose commits the coordinator does not return now. They keep their last known
-        offsets."""
+        """Updates the group's progress from its commits.
+
+        ``hidden`` are partitions whose commits the coordinator does not return now. They keep their last known
+        offsets.
+        """
         # The owner of an empty partition may never commit it. Its earliest offset shows that it is empty.
         earliest = self._list_offsets(self._unreached.keys() - committed.keys(), EARLIEST, deadline)
         raise_or_skip_deleted(earliest.missing, self._fail_on_data_loss)

@@ -38,7 +38,7 @@ class CommitFailures:
         self._warnings = LogEvery(WARN_EVERY, clock)
 
     def succeeded(self) -> None:
-        """A commit has succeeded."""
+        """Notes that a commit has succeeded."""
         self._in_a_row = 0
         self.last = ""
         self._logged.clear()
@@ -78,7 +78,7 @@ class CommitFailures:
                 f" {self._in_a_row} tries: {why}.",
                 "Check the group's coordinator, raise offsetCommit.numRetries, or set onCommitFailure to warn.",
             )
-        # Reasons may take turns while a coordinator moves, and most say how long something took.
+        # While a coordinator moves, different reasons may alternate, and most of them contain a duration.
         reason = _NUMBERS.sub("", why)
         every_minute = self._logged.setdefault(reason, LogEvery(WARN_EVERY, self._clock))
         if every_minute.try_acquire():

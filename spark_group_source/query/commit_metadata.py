@@ -16,7 +16,8 @@ from spark_group_source.query.owned_partition import OwnedPartition
 
 
 class MetadataSize(Enum):
-    """How much metadata the commits of a query have. If brokers reject one size, the next smaller one follows.
+    """How much metadata the commits of a query have. If brokers reject the metadata for its size, the next smaller size
+    follows.
 
     The value names the metadata in the log line about brokers that reject it."""
 
@@ -35,7 +36,7 @@ class MetadataSize(Enum):
 class CommitMetadata:
     """Builds the metadata of commits. The committer calls it under a lock, for one commit at a time.
 
-    ``size`` is how much of the metadata the brokers have accepted so far.
+    ``size`` is the largest size that the brokers have not rejected.
     """
 
     def __init__(self, options: SourceOptions, counters: Counters, fields: Mapping[str, str]) -> None:

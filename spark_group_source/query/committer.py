@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 _REJECTED = ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorAction.STALE_EPOCH
 _REBALANCES = (*_REJECTED, ErrorAction.REJOIN)
-"""The actions for a commit while the group moves to another generation. Only the rebalance resolves them, not a
-retry."""
+"""The actions that follow from the error of a commit while the group moves to another generation. A retry does not help
+until the rebalance has ended."""
 
 
 class Committer:
@@ -103,7 +103,7 @@ class Committer:
 
     def begin(self, me: Membership, clients: KafkaClients) -> None:
         """As :meth:`commit`, but on a separate thread, which alone uses ``clients``, so that Spark continues meanwhile.
-        First waits for the previous commit, as :meth:`wait` does. Caller: the query."""
+        First waits for the previous commit, as :meth:`wait` does. Caller: the query's thread."""
         self.wait()
         thread = threading.Thread(target=self._run, args=(me, clients), name="commit", daemon=True)
         try:
@@ -119,13 +119,13 @@ class Committer:
             self._error = error
 
     def ended(self, within: float | None = 0.0) -> bool:
-        """Waits for a commit on the other thread, and returns whether it ended in time. Caller: the query."""
+        """Waits for a commit on the other thread, and returns whether it ended in time. Caller: the query's thread."""
         if self._thread is not None:
             self._thread.join(within)
         return self._thread is None or not self._thread.is_alive()
 
     def wait(self) -> None:
-        """Waits until the commit on the other thread has ended, and raises its error. Caller: the query."""
+        """Waits until the commit on the other thread has ended, and raises its error. Caller: the query's thread."""
         self.ended(within=None)
         self.raise_error()
 
@@ -217,7 +217,9 @@ class Committer:
         error_codes = sorted({errors[tp] for tp in to_log})
         codes = ", ".join(describe_error_code(error_code) for error_code in error_codes)
         self._failures.last = codes
-        log.warning("group %s: %s not committed, and will be retried: %s", self._group_id, names(to_log), codes)
+        log.warning(
+            "group %s: the commit of %s was rejected, and will be retried: %s", self._group_id, names(to_log), codes
+        )
 
 
 def _by_size(

@@ -43,9 +43,9 @@ Loss = TypeVar("Loss")
 
 
 class DataLossCheck:
-    """Checks for data loss before each batch. All methods are for the query's thread.
+    """Checks for data loss before each batch. Only the query's thread may call it.
 
-    ``deleted`` are topics that the query has read and that were deleted, until no logged offset has them. Each
+    ``deleted`` are topics that the query has read and that were deleted, until no logged offset contains them. Each
     ``raise_or_...`` method raises :class:`DataLoss` if ``failOnDataLoss`` is true.
     """
 
@@ -76,7 +76,7 @@ class DataLossCheck:
         Args:
             start: the end of the last completed batch.
             owned: the readable partitions, with their positions.
-            me: the membership at which ``owned`` was taken.
+            me: the membership to which ``owned`` belongs.
 
         Raises:
             DataLoss: records are lost, and ``failOnDataLoss`` is true.
@@ -101,9 +101,9 @@ class DataLossCheck:
         return None
 
     def _in_same_topics(self, lost: Mapping[TopicPartition, Loss]) -> dict[TopicPartition, Loss]:
-        """These partitions without topics that a broker knows under another id, while other brokers lag behind.
+        """Leaves out partitions of topics that any broker knows under another id.
 
-        Such a topic was recreated.
+        Such a topic was recreated, and the other brokers have old metadata.
         """
         if not lost:
             return {}
@@ -203,7 +203,7 @@ class DataLossCheck:
         for tp, end in sorted(truncated.items()):
             self._raise_or_warn(
                 f"{tp} ends at offset {end}, before offset {offsets[tp]} {where}",
-                "The log was truncated, or the position was set behind its end.",
+                "The log was truncated, or the position was set beyond its end.",
                 "the end of the log",
             )
 
@@ -219,7 +219,7 @@ class DataLossCheck:
 
 
 def _past_end(positions: Offsets, end_offsets: Offsets) -> dict[TopicPartition, int]:
-    """The positions behind the ends of their logs."""
+    """The positions after the ends of their logs."""
     past_end = {}
     for tp, end in end_offsets.items():
         if end < positions[tp]:

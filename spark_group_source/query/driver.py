@@ -1,7 +1,8 @@
 """One query on Spark's driver: starts, plans batches, completes them and closes. The parts do the work.
 
 No pyspark here: :mod:`spark_group_source.spark.stream` calls it for Spark, and tests call it directly. One thread at a
-time calls a driver, except for :meth:`Driver.leave`. Elsewhere in this package that is "the query's thread".
+time calls a driver, which this package calls "the query's thread". Only :meth:`Driver.leave` may be called from any
+thread.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ CLOSE_TIMEOUT = 16.0
 """Maximum seconds for the end of a query whose caller gives no deadline."""
 
 CLOSE_MEMBER_TIMEOUT = BLOCKED_AFTER + LEAVE_TIMEOUT
-"""Seconds of the end that are for :meth:`Member.close`."""
+"""Seconds that :meth:`Driver.close` reserves for :meth:`Member.close`."""
 
 
 class Driver:
@@ -60,7 +61,7 @@ class Driver:
         self._looks_for_other_members = looks_for_other_members
         self._clock = clock
         self._client_id, self._application_id = options.wire.client_id, application_id
-        # Only the driver's connections need the protocol, and each member keeps its own knowledge of the coordinator.
+        # Only the driver's connections need the group protocol, and each query looks up the coordinator for itself.
         wire = replace(options.wire, consumer_protocol=options.group.consumer_protocol)
         group_id = options.group.group_id
         read = Permission(f"READ on group '{group_id}'", principal_of(wire), clock=clock)
@@ -91,7 +92,7 @@ class Driver:
         self._unassigned_since = clock()
 
     def pin_starts(self) -> None:
-        """Looks up what ``latest`` means for a query with a new checkpoint. Joins and commits nothing.
+        """Looks up the offsets of ``latest`` for a query with a new checkpoint. Neither joins the group nor commits.
 
         Raises:
             BrokerUnavailable, TopicError: as :meth:`start`.
@@ -105,7 +106,7 @@ class Driver:
         """Checks that the topics exist, then joins the group.
 
         Args:
-            logged: where the checkpoint stands.
+            logged: the last offset in the checkpoint; empty if the checkpoint is new.
             replayed: Spark has replayed that batch, because an earlier process did not complete it.
 
         Raises:
@@ -119,7 +120,7 @@ class Driver:
         """
         logged.check_group(self._options.group.group_id)
         if self._identity.expect(logged.cluster):
-            # Only these clients have asked a broker before, for the starts of a query that turned out not to be new.
+            # Only these clients have sent requests before, for the starts of a query that turned out not to be new.
             self._clients.cluster.forget()
             self._assigned_partitions.resolver.starting_offsets.forget_latest()
         topics = self._topics.find(logged.ranges)
@@ -140,7 +141,7 @@ class Driver:
         self._member.start(topics, self._assigned_partitions)
 
     def await_assignment(self) -> None:
-        """Waits for the first assignment, at most for the session of a dead member."""
+        """Waits for the first assignment, at most until the session of a dead member would have timed out."""
         self._unassigned_since = self._clock()
         importlib.import_module("kafka.protocol.admin")  # takes 30 ms; needed below, and the member's thread joins now
         if not self._member.await_assignment(Deadline.after(self._settings.session_timeout, self._clock)):
@@ -191,12 +192,12 @@ class Driver:
             self._warn_unassigned()
         self._query_log.membership()
         end = self._planner.plan(start, limits)
-        if end is start:  # 2: an idle stream shows lag 0
+        if end is start:  # "An idle stream and a finished AvailableNow run show lag 0"
             self._assigned_partitions.committer.wait()
         return end
 
     def leaders_of(self, partitions: Iterable[TopicPartition]) -> Metadata:
-        """The leaders of these partitions, for tasks, as far as the last plan knows them."""
+        """The leaders of these partitions as of the last plan, for tasks."""
         return known_leaders(self._clients.cluster, partitions)
 
     def end_offsets(self) -> Offsets:
@@ -223,7 +224,8 @@ class Driver:
     def _note_completed(self, end: BatchOffset, *, reported: bool) -> bool:
         """Counts the batch in flight as completed if it ends at ``end``; returns whether it does.
 
-        ``reported`` is whether Spark has just completed it, and not some time before its next plan.
+        ``reported`` is whether Spark has just reported the completion. Otherwise Spark may have completed the batch
+        earlier.
         """
         seconds = self._planner.batch_completed(end, reported=reported)
         if seconds is None:
@@ -242,7 +244,7 @@ class Driver:
         self._query_log.uncommitted(uncommitted, self._assigned_partitions.committer.last_failure)
 
     def close(self, deadline: Deadline | None = None, completed: BatchOffset | None = None) -> None:
-        """Commits what is completed, leaves the group and closes all connections, by the deadline.
+        """Commits the completed batches, leaves the group and closes all connections, by the deadline.
 
         The commits are retried until only the time for leaving the group remains. The last log line names the offsets
         that stay uncommitted.
@@ -260,7 +262,7 @@ class Driver:
         finally:
             self._member.close()
             self._clients.cluster.close()
-            if self._assigned_partitions.committer.ended():  # or its thread still waits for the socket
+            if self._assigned_partitions.committer.ended():  # otherwise its thread still waits for the socket
                 self._commit_clients.cluster.close()
             self._query_log.end()
             self._query_log.uncommitted(uncommitted, self._assigned_partitions.committer.last_failure)

@@ -1,11 +1,11 @@
 """Batches that last about ``targetBatchDuration``: measures completed batches, and limits the next one.
 
-A duration is the time from the plan of a batch to the report that Spark has completed it. So time without records, the
-wait for a trigger and ``minBatchInterval`` are no part of it. Without reports (see ``docs/guarantees.md``) the source
-learns of a completion when Spark plans the next batch, and may have waited for the trigger in between. Only the time of
-the plan shows such a wait: Spark's ``ProcessingTimeExecutor`` starts batches at multiples of the interval since 1970,
-which are whole seconds, and at once after a batch that lasted longer. A batch that may have waited then counts as one
-of unknown duration.
+A duration is the time from the plan of a batch to the report that Spark has completed it. Time without records, the
+wait for a trigger and ``minBatchInterval`` are therefore not included. Without reports (see ``docs/guarantees.md``) the
+source learns of a completion when Spark plans the next batch, and may have waited for the trigger in between. Only the
+time of the plan shows such a wait: Spark's ``ProcessingTimeExecutor`` starts batches at multiples of the interval since
+1970, which are whole seconds, and at once after a batch that lasted longer. A batch that may have waited then counts as
+one of unknown duration.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNREACHABLE_INTERVAL = 1800.0
 
 
 class DurationLimit:
-    """The pace of one query, and the measurement of its batch in flight. For the query's thread."""
+    """The pace of one query, and the measurement of its batch in flight. Only the query's thread may call it."""
 
     def __init__(self, target: float, group_id: str, clock: Clock, wall_clock: Clock = time.time) -> None:
         """``target`` is the wanted duration of a batch, in seconds."""
@@ -61,7 +61,7 @@ class DurationLimit:
     def limit(self, positions: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
         """``ends``, or earlier offsets if a batch from ``positions`` would take longer than the target.
 
-        Each partition then reads the same part of its offsets, at least one.
+        Each partition then reads the same fraction of its offsets, at least one.
         """
         counts = backlogs(positions, ends)
         total = sum(counts.values())

@@ -108,7 +108,7 @@ class EndOffsets:
         self._looked_up_at = float("-inf")
 
     def _refresh(self, partitions: Set[TopicPartition]) -> None:
-        """Looks up the ends of those of these partitions whose lookup is due."""
+        """Looks up the end offsets of the partitions whose lookup is due."""
         if self._clock() - self._deleted_at > UNKNOWN_INTERVAL:
             self._deleted = set()
         leaderless = self._probe.partitions & partitions

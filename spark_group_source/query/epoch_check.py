@@ -68,16 +68,16 @@ class LogTruncation:
 
 
 class LeaderAnswer(Enum):
-    """What a leader's answer about the epoch of a position shows about the records before the position."""
+    """What the answer of a leader about the epoch of a position means for the records before the position."""
 
-    LEADER_IS_OUTDATED = "it is older than the leader in the metadata, which has not caught up with it"
-    EPOCH_IS_UNKNOWN = "it is older than the position"
+    LEADER_IS_OUTDATED = "the epoch of the leader that answered is older than the leader epoch in the metadata"
+    EPOCH_IS_UNKNOWN = "the epoch of the leader that answered is older than the epoch of the position"
     RECORDS_ARE_LOST = "the epoch ends before the position"
     RECORDS_ARE_THERE = "the epoch reaches the position"
 
 
 def answer_about(position: int, answer: EpochEndOffset, leader_epoch: int) -> LeaderAnswer:
-    """The case of an answer. ``leader_epoch`` is the epoch of the leader in the metadata."""
+    """The meaning of an answer. ``leader_epoch`` is the epoch of the leader in the metadata."""
     if UNKNOWN_EPOCH < answer.leader_epoch < leader_epoch:
         return LeaderAnswer.LEADER_IS_OUTDATED
     if answer.end_offset == UNDEFINED_EPOCH_OFFSET:
@@ -88,7 +88,7 @@ def answer_about(position: int, answer: EpochEndOffset, leader_epoch: int) -> Le
 
 
 class EpochCheck:
-    """Checks that the logs of new leaders hold all records before the positions. For the query's thread.
+    """Checks that the logs of new leaders hold all records before the positions. Only the query's thread may call it.
 
     ``unconfirmed`` are partitions whose new leader has not answered yet: the query must not read them.
     """
@@ -146,7 +146,8 @@ class EpochCheck:
         """Whether the leader has been older than the position for too long."""
         if tp not in self._older_since:
             log.warning(
-                "%s is not read while its leader has epoch %d, older than epoch %d before",
+                "%s is not read while the epoch of its leader (%d) is older than the epoch of the query's position"
+                " (%d)",
                 tp,
                 truncation.leader,
                 truncation.epoch,

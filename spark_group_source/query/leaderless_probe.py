@@ -1,4 +1,5 @@
-"""Lookups of partitions without a leader: less often than the others, which wait for each of them."""
+"""Lookups of the end offsets of partitions without a leader. They are rare, because the other partitions wait for each
+of them."""
 
 from __future__ import annotations
 
@@ -23,14 +24,15 @@ MAX_TIMEOUT = 10.0
 """Maximum seconds for one lookup."""
 
 PROBE_INTERVAL = 5.0
-"""Maximum seconds between two lookups, if they are quick. The first come sooner: most elections are short."""
+"""Maximum seconds between two lookups, if they are quick. The first lookups follow sooner, because most elections are
+short."""
 
 BACKOFF_FACTOR = 3.0
 """Minimum time between two lookups, as a multiple of the time the last one took: the other partitions wait for it."""
 
 
 class LeaderlessProbe:
-    """Looks up the ends of partitions whose leader did not answer. For the query's thread.
+    """Looks up the end offsets of partitions whose leader did not answer. Only the query's thread may call it.
 
     ``partitions`` are those whose leader did not answer the last lookup.
     """
@@ -42,7 +44,7 @@ class LeaderlessProbe:
         self._next_at = float("-inf")
 
     def note(self, leaderless: Set[TopicPartition]) -> None:
-        """Takes the partitions whose leader did not answer; logs them if they have changed."""
+        """Notes the partitions whose leader did not answer. Logs them if they have changed."""
         new = leaderless - self.partitions
         if leaderless and leaderless != self.partitions:
             log.warning("no leader returns the end of %s; the query continues with the others", names(leaderless))

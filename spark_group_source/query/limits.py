@@ -1,11 +1,12 @@
-"""How far a micro-batch reads: by a number of offsets, or by about a number of bytes. Times: :mod:`.duration_limit`.
+"""Limits of a micro-batch by a number of offsets, or by an approximate number of bytes. :mod:`.duration_limit` limits
+its duration.
 
-The arithmetic is that of Spark's own Kafka source. Each partition gets a portion of the limit by its backlog. Portions
-are rounded down, but a portion below one offset becomes one, so that no partition starves.
+The arithmetic is that of Spark's own Kafka source. Each partition gets a portion of the limit in proportion to its
+backlog. Portions are rounded down, but a portion below one offset becomes one, so that no partition starves.
 
-The driver sees no records: the tasks read them, in other processes. It therefore samples each partition, at the
-start and at the end of what the batch would read, and takes the mean. The sample at the end is that at the start of
-the next batch. Bytes are those of record batches as the brokers store and send them: compressed, with headers.
+The driver sees no records: the tasks read them, in other processes. It therefore samples each partition, at the start
+and at the end of what the batch would read, and takes the mean. The sample at the end also serves as the sample at the
+start of the next batch. Bytes are those of record batches as the brokers store and send them: compressed, with headers.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ ESTIMATED_OFFSET_SIZE = 1024.0
 """Estimated bytes per offset while no partition has a sample."""
 
 SAMPLE_SHARE = 16
-"""The samples of one batch from one broker are at most this part of the limit, or one record batch."""
+"""The samples that one broker returns for one batch have at most the bytes of the limit divided by this number, or one
+record batch."""
 
 MAX_OFFSET_SIZE = 1024 * 1024
 """Maximum bytes per offset, as brokers limit record batches by default. If a batch has so few offsets that it fits into
@@ -79,7 +81,7 @@ time."""
 
 
 class ByteLimit:
-    """The sizes of a query's partitions, and the batches that they allow. For the query's thread.
+    """Limits the batches of a query by the sizes of its records. Only the query's thread may call it.
 
     ``_sizes`` has the bytes per offset of the latest sample of each partition, the oldest sample first.
     """
@@ -93,7 +95,7 @@ class ByteLimit:
     def limit(self, positions: Offsets, ends: Offsets, max_bytes: int) -> dict[TopicPartition, int]:
         """``ends``, or earlier ones if the offsets from ``positions`` have more bytes than the limit.
 
-        All partitions then read the same part of their offsets, at least one offset each.
+        All partitions then read the same fraction of their offsets, at least one offset each.
         """
         self._forget_others(positions)
         counts = backlogs(positions, ends)
@@ -167,7 +169,7 @@ class ByteLimit:
 
 
 def _part(counts: Offsets, sizes: Mapping[TopicPartition, float], max_bytes: int) -> dict[TopicPartition, int]:
-    """The same part of each number of offsets, at least one, so that their bytes are within the limit."""
+    """The same fraction of each number of offsets, at least one offset, so that their bytes are within the limit."""
     total = sum(sizes[tp] * count for tp, count in counts.items())
     if total <= max_bytes:
         return dict(counts)

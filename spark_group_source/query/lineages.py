@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class Lineages:
-    """Gives out the ids of new lineages. Not for several threads: the owner's lock guards it."""
+    """Creates the ids of new lineages. Not thread-safe: the owner's lock guards it."""
 
     def __init__(self) -> None:
         self._latest = 0

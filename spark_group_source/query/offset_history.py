@@ -1,4 +1,4 @@
-"""What a query knows of all partitions that it has read, whether or not it owns them now."""
+"""The offsets that a query has logged of all partitions that it has read, whether or not it owns them now."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from spark_group_source.query.starts.rules import Start
 
 
 class LoggedOffsets(NamedTuple):
-    """What a query knows of partitions that start.
+    """The logged and pinned offsets of partitions that start.
 
     Attributes:
-        ranges: the ranges that were planned last, or the offsets to which lost records have moved the query.
-        given_up: the beginnings of the batches in which the query gave partitions up.
+        ranges: the ranges that were planned last, or the offsets to which data loss has moved the query.
+        given_up: for partitions that the query lost during a batch, where that batch began.
         replaced: the commits that the group had when the query began the lineage of the range, until a commit of the
-            query has arrived.
+            query is confirmed.
         recreated: partitions of topics that were recreated since the query logged or pinned them. The group's commits
             are in the new topics, because Kafka deletes the commits of a deleted topic.
         checkpoint: the id of the checkpoint; empty if no logged batch has one.
@@ -35,7 +35,7 @@ class LoggedOffsets(NamedTuple):
 
 
 class GivenUp(NamedTuple):
-    """Where the batch began in which a partition was lost, and the lineage of that batch."""
+    """Where the batch began during which a partition was lost, and the lineage of that batch."""
 
     lineage: int
     beginning: int
@@ -49,7 +49,8 @@ class ReplacedCommit(NamedTuple):
 
 
 class OffsetHistory:
-    """What the query knows of all partitions it ever read. Not for several threads: the tracker's lock guards it.
+    """The logged and pinned offsets of all partitions that the query has read. Not thread-safe: the tracker's lock
+    guards it.
 
     Attributes:
         ranges: the range of each partition in the last batch that was planned with it, or in the checkpoint.
@@ -76,12 +77,12 @@ class OffsetHistory:
         self.in_log = logged
         self.pinned = pinned
 
-    # What is known of partitions that start.
+    # Lookups when partitions start.
 
     def of_starting(self, partitions: Partitions, ids: Mapping[str, str]) -> LoggedOffsets:
-        """What this query has logged of partitions that start in topics with these ids.
+        """The offsets that this query has logged of partitions that start in topics with these ids.
 
-        Notes recreated topics for :meth:`take_recreated`.
+        Keeps the names of recreated topics for :meth:`take_recreated`.
         """
         recreated = self._recreated(partitions, ids)
         known = partitions - recreated
@@ -117,14 +118,14 @@ class OffsetHistory:
         return recreated
 
     def range_in(self, tp: TopicPartition, topic_id: str) -> OffsetRange | None:
-        """The range that this query logged last for the partition, unless it was in a topic with another id."""
+        """The last range of the partition that this query logged, unless it was in a topic with another id."""
         logged = self.ranges.get(tp)
         if logged is None or not may_be_same(logged.topic_id, topic_id):
             return None
         return logged
 
     def checkpoint_with(self, tp: TopicPartition, owned: OwnedPartition) -> str:
-        """The checkpoint's id if its log has the offset to commit as the end of a batch; else empty."""
+        """The checkpoint's id if the offset to commit is the end of a batch in its log; else empty."""
         read = self.in_log.ranges.get(tp)
         if read is None or not may_be_same(read.topic_id, owned.topic_id):
             return ""
@@ -132,29 +133,30 @@ class OffsetHistory:
             return ""
         return self.in_log.checkpoint
 
-    # What happens to partitions.
+    # Events.
 
     def started(self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None) -> None:
-        """A partition has started in this lineage; ``committed`` is the group's committed offset, if there is one."""
+        """Notes that a partition has started in this lineage. ``committed`` is the group's committed offset, if there
+        is one."""
         self._given_up.pop(tp, None)
         if committed is None:
             return
         if start.lineage is None:
             self._replaced[tp] = ReplacedCommit(lineage, committed)
-        else:  # another commit has followed: the former one again would be a new decision
+        else:  # the group has a newer commit: if the replaced one came back, that would be a new decision
             self._replaced.pop(tp, None)
 
     def planned(self, batch: BatchOffset) -> None:
-        """Notes a batch that Spark gets, and logs before it runs it."""
+        """Notes that Spark gets a batch, which Spark logs before running it."""
         self.ranges |= batch.ranges
         self.pinned = self.pinned.without(batch.ranges)
 
     def lost_in_batch(self, tp: TopicPartition, owned: OwnedPartition) -> None:
-        """Notes that the query gives up a partition that the batch in flight reads."""
+        """Notes that the query loses a partition that the batch in flight reads."""
         self._given_up[tp] = GivenUp(owned.lineage, owned.completed)
 
     def committed(self, partitions: Collection[TopicPartition]) -> None:
-        """Notes that the group has a commit of this query for these partitions, which replaces former commits and
+        """Notes that a commit of this query for these partitions is confirmed, which replaces former commits and
         completes resets."""
         for tp in partitions:
             self._replaced.pop(tp, None)

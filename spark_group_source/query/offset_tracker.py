@@ -15,23 +15,25 @@ batch is committed as its end. The life of an offset, from the assignment of its
               ▼
           committed
 
-From each state: remove, when it is revoked or lost, to no record; rewind, when records were lost, to another position;
-restart_topics and drop_other_topics, when its topic was recreated, to no position; renew and verify to pending.
+These transitions may follow any state: ``remove`` deletes the record of a revoked or lost partition; ``rewind`` moves
+the position if records were lost; ``restart_topics`` and ``drop_other_topics`` discard the position if the topic was
+recreated; ``renew`` and ``verify`` make the commit pending again.
 
 **When may an offset be committed?** When Spark has completed the batch that ends there, or when the partition starts
-there, and only in the assignment, topic and lineage in which that happened: ``pending`` lists the commits.
+there, and only in the assignment, topic and lineage in which that happened. ``pending`` returns these commits.
 
-**By whom?** By the query's threads or the member's, through :class:`.committer.Committer`, one commit of a query at a
-time. What stays pending is sent again every ``offsetCommit.retryIntervalMs``, also while a revocation waits for it.
+**Which thread commits?** The query's threads and the member's thread, through :class:`.committer.Committer`, one commit
+of a query at a time. A commit that stays pending is sent again every ``offsetCommit.retryIntervalMs``, even while a
+revocation waits for it.
 
 **What happens at a revocation?** The member waits until none of the partitions is in :meth:`OffsetTracker.awaited`, at
 most for the revocation timeout. Then, or at once if the assignment is lost, :meth:`OffsetTracker.remove` drops the
-records. Lookups and commits that are still under way were begun with a record that is gone: their answers change
+records. A lookup or a commit that is still in progress holds a record that no longer exists, so its answer changes
 nothing. A batch that is completed later counts only if the query owns the partition again, in the same topic and
 lineage, and at or after the batch's end.
 
-What a commit, a logged range and a lineage say about the position of a partition is told once, under "Lineages" in
-``DESIGN.md``. Comments in quotation marks name a sentence of the contract, which is in the same document.
+"Lineages" in ``DESIGN.md`` describes how a commit, a logged range and a lineage decide the position of a partition.
+Comments in quotation marks quote the contract in the same document.
 """
 
 from __future__ import annotations
@@ -61,19 +63,21 @@ from spark_group_source.query.starts.pinned import PinnedStarts
 from spark_group_source.query.starts.rules import Start, StartRule
 
 UNDECIDED = -1
-"""The offset of a partition whose start this query has still to decide."""
+"""Stands for the offset of a partition whose start this query has not decided yet."""
 
 
 class OffsetTracker:
-    """The offsets of one query, for the member's thread and the query's thread. Each method is one step under the lock,
-    which no wait ever holds.
+    """The offsets of one query, shared by the member's thread and the query's thread. Each method is one atomic step
+    under the lock, except for :meth:`start_lookup`, and none waits while it holds the lock.
 
     ``_lock`` guards everything:
     - ``_owned``, the record of each partition that this query owns
-    - ``_history``, what the query knows of the partitions that it has read, also of those that others own now
-    - ``_lineages``, which gives out new lineages
-    - ``_in_flight``, the batch in flight, and ``_reading``, what it reads, from just before it is planned
-    - ``_unsettled``, until when a commit without an answer may still arrive, in seconds of the clock, also after a loss
+    - ``_history``, the logged ranges and pinned starts of all partitions that the query has read, even if other members
+      own them now
+    - ``_lineages``, which creates the ids of new lineages
+    - ``_in_flight``, the batch in flight, and ``_reading``, the partitions that it reads, set just before it is planned
+    - ``_unsettled``, when an unanswered commit of a partition can no longer take effect, in seconds of the clock; kept
+      even after the partition is lost
     - ``_was_assigned``, whether this query has ever owned a partition
     """
 
@@ -89,20 +93,22 @@ class OffsetTracker:
         self._was_assigned = False
 
     def restore(self, logged: BatchOffset, pinned: PinnedStarts) -> None:
-        """Begins with the checkpoint's ranges and pinned starts. Caller: the query, before the member starts."""
+        """Begins with the checkpoint's ranges and pinned starts. Caller: the query's thread, before the member
+        starts."""
         with self._lock:
             self._history.restore(logged, pinned)
             self._lineages.note(read.lineage for read in logged.ranges.values())
 
     def pinned_starts(self) -> PinnedStarts:
-        """How partitions start that no logged batch holds yet."""
+        """The pinned starts of partitions that no logged batch contains yet."""
         with self._lock:
             return self._history.pinned
 
     # Assigned, but without a position.
 
     def partitions_assigned(self, partitions: Partitions, me: Membership) -> None:
-        """The query, as ``me``, owns these from now on, without a position so far. Caller: the member's thread."""
+        """Adds a record without a position for each newly assigned partition. ``me`` is the membership that owns them.
+        Caller: the member's thread."""
         since, ids = me.owned, me.topic_ids
         with self._lock:
             for tp in partitions:
@@ -117,8 +123,9 @@ class OffsetTracker:
             return self._was_assigned
 
     def ahead_of_commits(self, me: Membership) -> dict[TopicPartition, int]:
-        """Where this query stands in partitions whose committed offset does not tell, because its own decision or work
-        is not committed yet: :data:`UNDECIDED` without a start or before a reset, else the offset to be committed."""
+        """The offsets of this query in partitions whose committed offset is outdated, because the start or the last
+        completed batch is not committed yet. The value is :data:`UNDECIDED` before the start is known or a reset is
+        committed, else the offset to commit."""
         ahead = {}
         with self._lock:
             for tp, owned in self._owned_by(me.owned).items():
@@ -138,16 +145,18 @@ class OffsetTracker:
         return frozenset(unresolved)
 
     def _owned_by(self, since: Mapping[TopicPartition, int]) -> dict[TopicPartition, OwnedPartition]:
-        """The records of partitions that are owned since the same assignment as in a snapshot of the membership."""
+        """The records of partitions whose assignment is the same as in a membership snapshot. ``since`` has the
+        generation in which each partition of the snapshot was assigned."""
         # "Only partitions that the query owns now, under the generation in which it was planned".
         return {tp: owned for tp, owned in self._owned.items() if since.get(tp) == owned.since}
 
     @contextmanager
     def start_lookup(self, partitions: Partitions) -> Iterator[Owned]:
-        """Begins a lookup of those of ``partitions`` that need one. The other thread leaves these alone."""
+        """Begins a lookup of those ``partitions`` that need one, and yields their records. No other thread looks up the
+        starts of these records until the lookup ends."""
         mine = {}
         with self._lock:
-            # Not those lost since the caller's snapshot, which have no record, or another one.
+            # A partition that was lost since the caller's snapshot has no record.
             for tp in partitions & self._owned.keys():
                 owned = self._owned[tp]
                 if owned.needs_lookup:
@@ -161,14 +170,18 @@ class OffsetTracker:
                     owned.in_lookup = False
 
     def start_denied(self, partitions: Partitions) -> None:
-        """These may not be read now: no revocation waits for their starts. Caller: the thread that looks starts up."""
+        """Notes that the principal may not read these partitions now, so no revocation waits for their starts. Caller:
+        the thread that looks up starts."""
         with self._lock:
             for tp in partitions & self._owned.keys():
                 self._owned[tp].lookups = max(self._owned[tp].lookups, MAX_LOOKUPS)
 
     def assigned_in(self, ids: Mapping[str, str], partitions: Partitions) -> Partitions:
-        """``partitions`` without those in topics that are assigned by other ids, which others may own in these, and
-        without those in topics that no broker returned: they may be recreated."""
+        """Those ``partitions`` that the group assigned in the topics with these ids.
+
+        Leaves out partitions that were assigned in a topic with another id, because another member may own them in the
+        current topic. Also leaves out topics without an id in ``ids``, because they may have been recreated.
+        """
         assigned = set()
         with self._lock:
             for tp in partitions:
@@ -184,15 +197,15 @@ class OffsetTracker:
         return owned.assigned_id
 
     def logged(self, partitions: Partitions, ids: Mapping[str, str]) -> LoggedOffsets:
-        """What this query has logged of partitions that start in topics with these ids.
+        """The offsets that this query has logged of partitions that start in topics with these ids.
 
-        It notes recreated topics for :meth:`take_recreated`. Caller: the thread that began the lookup.
+        Keeps the names of recreated topics for :meth:`take_recreated`. Caller: the thread that began the lookup.
         """
         with self._lock:
             return self._history.of_starting(partitions, ids)
 
     def take_recreated(self) -> set[str]:
-        """The topics that :meth:`logged` has found to be recreated since the last call. Caller: the query."""
+        """The topics that :meth:`logged` has found to be recreated since the last call. Caller: the query's thread."""
         with self._lock:
             return self._history.take_recreated()
 
@@ -206,11 +219,12 @@ class OffsetTracker:
         ids: Mapping[str, str],
         began_at: float,
     ) -> dict[TopicPartition, Start]:
-        """Records the start positions of partitions that have the same record as when their ``lookup`` began.
+        """Records the start positions of partitions that still have the record with which their ``lookup`` began.
 
-        Of the others, a next owner may have moved them since: they are looked up again. ``committed`` is what the group
-        has, and ``ids`` are the topics' ids, as far as they are known. ``began_at`` is when the lookup began, in
-        seconds since 1970: what others decide later applies. Returns the starts that were recorded.
+        Returns the starts that were recorded. If the record has been replaced, the partition may have been lost and
+        moved by its next owner, so it is looked up again. ``committed`` has the group's committed offsets, and ``ids``
+        the known topic ids. ``began_at`` is when the lookup began, in seconds since 1970: later decisions of other
+        members have precedence.
         """
         with self._lock:
             # "Fixed rules say where a newly owned partition starts": those of this assignment, not of an earlier one.
@@ -236,7 +250,7 @@ class OffsetTracker:
         return unchanged
 
     def _lineages_of(self, starts: Mapping[TopicPartition, Start], began_at: float) -> dict[TopicPartition, int]:
-        """The lineages in which partitions start. All those that are moved begin the same new one."""
+        """The lineage in which each partition starts. All partitions that are moved begin the same new lineage."""
         lineages = {}
         moved = []
         for tp, start in starts.items():
@@ -251,9 +265,11 @@ class OffsetTracker:
     def _start(
         self, tp: TopicPartition, start: Start, lineage: int, committed: CommittedOffset | None, topic_id: str
     ) -> None:
-        """An owned partition starts. The start is committed at once, unless the group has it already.
+        """Starts an owned partition. Its start is committed at once, unless the group has already committed that
+        offset.
 
-        ``committed`` is the group's committed offset; ``None`` if the next commit replaces it in any case.
+        ``committed`` is the group's committed offset; ``None`` if there is none, or if the start is to be committed in
+        any case.
         """
         owned = self._owned[tp]
         logged = self._history.range_in(tp, topic_id)
@@ -265,17 +281,18 @@ class OffsetTracker:
         self._history.started(tp, start, lineage, committed)
 
     def _completed_at(self, tp: TopicPartition, start: Start) -> int:
-        """Up to where Spark has completed a partition that starts."""
+        """The offset up to which Spark has completed a partition that starts."""
         if start.rule is not StartRule.LOGGED:
             return start.offset
         read = self._read_in_flight(tp)
         if read is None:
             return start.offset
-        # The checkpointed end offset is that of the batch in flight, of which nothing is completed.
+        # The checkpointed end offset is the end of the batch in flight, which Spark has not completed.
         return read.start
 
     def _pin(self, starts: Mapping[TopicPartition, Start]) -> None:
-        """Keeps the starts that ``startingOffsets`` decided: if one is lost before its batch is logged, it stays."""
+        """Pins the starts that ``startingOffsets`` or ``resetOffsetsOnStart`` decided. A partition that is lost before
+        a batch logs it then starts at the same offset again."""
         to_pin = {}
         for tp, start in starts.items():
             if start.rule in (StartRule.STARTING_OFFSETS, StartRule.RESET):
@@ -285,7 +302,7 @@ class OffsetTracker:
     # Position ──▶ in flight ──▶ completed.
 
     def positions(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
-        """Copies of the readable partitions that have a position. Caller: the query."""
+        """Copies of the records of readable partitions that have a position. Caller: the query's thread."""
         positions = {}
         readable = me.readable
         with self._lock:
@@ -295,9 +312,10 @@ class OffsetTracker:
         return positions
 
     def advance_epochs(self, copies: Owned, now: Offsets) -> None:
-        """Leaders of these later epochs hold all records before the positions in ``copies``. Caller: the query.
+        """Sets the epochs of positions to these later ones, whose leaders hold all records before the positions in
+        ``copies``.
 
-        A partition that the other thread has started or moved since keeps its epoch.
+        A partition that the member's thread has started again since keeps its epoch. Caller: the query's thread.
         """
         with self._lock:
             for tp, epoch in now.items():
@@ -308,12 +326,13 @@ class OffsetTracker:
 
     @property
     def in_flight(self) -> BatchOffset | None:
-        """The batch that Spark has and has not completed, as far as the source knows."""
+        """The batch that Spark has received and not completed, as far as the source knows; ``None`` if there is
+        none."""
         with self._lock:
             return self._in_flight
 
     def _read_in_flight(self, tp: TopicPartition) -> OffsetRange | None:
-        """What the batch in flight reads of a partition."""
+        """The range that the batch in flight reads of a partition; ``None`` if it reads no offsets of it."""
         if self._in_flight is None:
             return None
         read = self._in_flight.ranges.get(tp)
@@ -322,13 +341,14 @@ class OffsetTracker:
         return read
 
     def reserve(self, partitions: Partitions) -> None:
-        """A batch that is to be planned next reads these: a revocation waits for it. Caller: the member, for the query,
-        in the same step in which it checks that they are still readable."""
+        """Notes the partitions that the next batch reads, so that a revocation waits for that batch. Caller: the member
+        on the query's thread, in the same step in which it checks that the partitions are still readable."""
         with self._lock:
             self._reading = partitions
 
     def planned(self, batch: BatchOffset) -> None:
-        """Notes that Spark gets ``batch``, and moves its partitions to the ends of their ranges. Caller: the query.
+        """Notes that Spark gets ``batch``, and moves its partitions to the ends of their ranges. Caller: the query's
+        thread.
 
         The query may have lost a partition since :meth:`reserve`. Such a partition gets no position from the batch,
         even if the query owns the partition again and has started it elsewhere. If a lookup of its start is still
@@ -348,11 +368,11 @@ class OffsetTracker:
                     owned.plan(read)
 
     def completed(self, end: BatchOffset) -> bool:
-        """Spark has completed the batch that ends at ``end``, and logged it before; returns whether it was in flight.
-        Any other offset has no effect. Caller: the query.
+        """Notes that Spark has logged and completed the batch that ends at ``end``. Returns whether that batch was in
+        flight; any other offset has no effect. Caller: the query's thread.
 
-        Nothing is committed of a partition that was lost during the batch and came back elsewhere: in another lineage,
-        or as one of a recreated topic.
+        If a partition was lost during the batch and came back in another lineage or in a recreated topic, the end of
+        its range is not committed.
         """
         with self._lock:
             if self._in_flight is None or end != self._in_flight:  # "The source commits only completed work"
@@ -371,7 +391,8 @@ class OffsetTracker:
     # Completed ──▶ committed.
 
     def pending(self, me: Membership) -> dict[TopicPartition, OwnedPartition]:
-        """The pending commits of partitions that ``me`` owns: :meth:`confirmed` and others take them."""
+        """The records of partitions that ``me`` owns and whose commits are pending, to be passed to :meth:`confirmed`
+        or :meth:`commits_rejected`."""
         pending = {}
         with self._lock:
             for tp, owned in self._owned_by(me.owned).items():
@@ -380,7 +401,7 @@ class OffsetTracker:
         return pending
 
     def completed_work(self) -> dict[TopicPartition, OwnedPartition]:
-        """The pending commits of completed batches, also of partitions that the group may have taken away by now."""
+        """The pending commits of completed batches, even of partitions that the group may have taken away by now."""
         work = {}
         with self._lock:
             for tp, owned in self._owned.items():
@@ -389,7 +410,8 @@ class OffsetTracker:
         return work
 
     def confirmed(self, offsets: Offsets, sent: Owned) -> None:
-        """The group has committed ``offsets``, a part of the commits that were ``sent``."""
+        """Notes that the coordinator has accepted the commits of ``offsets``, which are some or all of the commits
+        ``sent``."""
         with self._lock:
             for tp, offset in offsets.items():
                 owned = self._owned.get(tp)
@@ -398,7 +420,8 @@ class OffsetTracker:
             self._history.committed(offsets.keys())
 
     def commits_rejected(self, rejected: Owned) -> Partitions:
-        """The coordinator has rejected these commits; returns the partitions whose commits were not rejected before."""
+        """Notes that the coordinator has rejected these commits. Returns the partitions whose previous commit was not
+        rejected."""
         newly = set()
         with self._lock:
             for tp in self._unchanged(rejected):
@@ -408,13 +431,13 @@ class OffsetTracker:
         return frozenset(newly)
 
     def expect_late_commits(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commits of these partitions may be applied late, after later ones: no answer to them came, or none to this
-        process."""
+        """Notes that earlier commits of these partitions may still take effect after later ones, because they got no
+        answer, or because another process sent them."""
         with self._lock:
             self._unsettled |= dict.fromkeys(partitions, self._clock() + LATE_REQUESTS)
 
     def unsettled(self, me: Membership) -> Partitions:
-        """Partitions of ``me`` whose committed offset a late commit may still move back."""
+        """Partitions that ``me`` owns and whose committed offset a late commit may still move back."""
         unsettled = set()
         with self._lock:
             now = self._clock()
@@ -424,9 +447,8 @@ class OffsetTracker:
         return frozenset(unsettled)
 
     def verify(self, found: Mapping[TopicPartition, CommittedOffset]) -> Partitions:
-        """Makes the commits pending again that a late one of ours has moved back, as the group's offsets show.
-
-        Returns their partitions.
+        """Compares the group's committed offsets with the confirmed ones, and returns the partitions that a late commit
+        of this query has moved back. Their commits become pending again.
         """
         moved = set()
         with self._lock:
@@ -438,13 +460,15 @@ class OffsetTracker:
         return frozenset(moved)
 
     def renew(self) -> None:
-        """Makes committed offsets pending again, unchanged, before the group expires them. Caller: the query."""
+        """Makes committed offsets pending again, unchanged, before the brokers delete them. Caller: the query's
+        thread."""
         with self._lock:
             for owned in self._owned.values():
                 owned.committed = None
 
     def note_deleted(self, partitions: Collection[TopicPartition]) -> None:
-        """No broker knows these partitions, and only these. Caller: the query."""
+        """Marks these partitions, which no broker knows, as deleted, and all others as existing. Caller: the query's
+        thread."""
         with self._lock:
             for tp, owned in self._owned.items():
                 owned.deleted = tp in partitions
@@ -457,7 +481,7 @@ class OffsetTracker:
             return self._reading | self._uncommitted()  # "until that batch is committed"
 
     def uncommitted(self) -> Partitions:
-        """Partitions for whose commit or start a revocation waits. Caller: anybody."""
+        """Partitions for whose commit or start a revocation waits. Caller: any thread."""
         with self._lock:
             return self._uncommitted()
 
@@ -469,9 +493,9 @@ class OffsetTracker:
         return frozenset(uncommitted)
 
     def remove(self, partitions: Partitions) -> tuple[Partitions, Partitions]:
-        """These were revoked or lost: the query plans and commits nothing of them now. Caller: the member's thread.
+        """Removes the records of revoked or lost partitions, so that the query neither plans nor commits them.
 
-        Returns those of them that the batch in flight reads, and the uncommitted ones.
+        Returns those that the batch in flight reads, and those that are uncommitted. Caller: the member's thread.
         """
         with self._lock:
             awaited = partitions & self._reading, partitions & self._uncommitted()
@@ -484,9 +508,10 @@ class OffsetTracker:
             return awaited
 
     def restart_topics(self, ids: Mapping[str, str], starts: Mapping[TopicPartition, Start]) -> None:
-        """These topics were recreated, with these ids: forgets all offsets in the former ones. Caller: the query.
+        """Forgets all offsets in the former topics of these names, because the topics were recreated with these ids.
 
-        ``starts`` are where partitions start whose position is lost thereby. Others have started already.
+        ``starts`` has the new starts of the partitions that lose their positions. A partition that has already started
+        in the new topic keeps its position. Caller: the query's thread.
         """
         with self._lock:
             self._history.restart_topics(ids)
@@ -499,15 +524,16 @@ class OffsetTracker:
                     self._start(tp, starts[tp], lineage, None, ids[tp.topic])
 
     def forget(self, deleted: Collection[str]) -> set[str]:
-        """Forgets all offsets in these topics, except in those that this query owns again. Returns the topics that it
-        has forgotten. Caller: the query."""
+        """Forgets all offsets in these deleted topics, except topics of which this query owns partitions again. Returns
+        the topics that it has forgotten. Caller: the query's thread."""
         with self._lock:
             topics = set(deleted) - topics_of(self._owned)
             self._history.forget_topics(topics)
             return topics
 
     def drop_other_topics(self, ids: Mapping[str, str]) -> set[str]:
-        """Positions in topics with other ids than these are looked up again. Returns the topics. Caller: the query."""
+        """Discards positions in topics whose id is another one now, so that they are looked up again. Returns these
+        topics. Caller: the query's thread."""
         topics = set()
         with self._lock:
             for tp, owned in self._owned.items():
@@ -518,9 +544,11 @@ class OffsetTracker:
         return topics
 
     def rewind(self, offsets: Offsets, epochs: Offsets, before: Owned) -> None:
-        """Moves positions back to ``offsets``, before the commits; leaders of ``epochs`` have these. Caller: the query.
+        """Moves positions back to ``offsets``, even if these are below the committed offsets. Caller: the query's
+        thread.
 
-        A partition that is not where it was ``before``, because the other thread has started it since, stays there.
+        ``epochs`` has the epochs of leaders whose logs reach the ``offsets``. A partition that is no longer where it
+        was ``before``, because the member's thread has started it since, keeps its position.
         """
         with self._lock:
             lineage = self._lineages.begin(time.time())
@@ -535,11 +563,13 @@ class OffsetTracker:
 def _committed_in(
     lineage: int, start: Start, committed: CommittedOffset | None, logged: OffsetRange | None
 ) -> int | None:
-    """What the group has of the lineage in which a partition starts; ``None``: the start is to be committed at once."""
+    """The group's committed offset in the lineage in which a partition starts; ``None`` if the start is to be committed
+    at once."""
     if committed is None:  # "Every owned partition has a committed offset at once"
         return None
     if committed.tagged_reset and logged is not None:
-        # A query that died has left the tag of a reset, perhaps with this checkpoint: by now a batch is logged.
+        # A query that died, perhaps with this checkpoint, left the tag of a reset. A batch is logged by now, so the
+        # offset is committed again without that tag.
         return None
     if not _is_in_lineage(committed, start, lineage):
         return None
@@ -549,7 +579,8 @@ def _committed_in(
 def _is_in_lineage(committed: CommittedOffset, start: Start, lineage: int) -> bool:
     """Whether a commit belongs to the lineage in which its partition starts.
 
-    The commit of another program gets our tag and lineage at once, unless the partition did not start there.
+    A partition that starts at the commit of another program commits it again at once, with this source's tag and
+    lineage.
     """
     if committed.tagged:
         return committed.lineage == lineage

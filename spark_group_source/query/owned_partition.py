@@ -12,11 +12,12 @@ from spark_group_source.offsets import NO_LINEAGE, UNKNOWN_EPOCH, OffsetRange, T
 from spark_group_source.query.starts.rules import Start, StartRule
 
 MAX_LOOKUPS = 2
-"""Lookups of a start after which no revocation waits for it. The next heartbeat may cut one of them short."""
+"""Number of lookups of a start position after which no revocation waits for it. One lookup is not enough, because the
+next heartbeat may cut it short."""
 
 MAX_REJECTIONS = 3
-"""Rejected commits of a partition in a row after which no revocation waits for it. The first may be the answer of a
-coordinator with old metadata."""
+"""Number of rejected commits of a partition in a row after which no revocation waits for another try. One rejection is
+not enough, because the coordinator may have old metadata."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +28,7 @@ class OwnedPartition:
     Attributes:
         since: the generation that assigned it.
         assigned_id: the id of the topic in which the group assigned it; empty if the group assigns by name.
-        lookups: how many lookups of its start have ended: a revocation waits for :data:`MAX_LOOKUPS`.
+        lookups: how many lookups of its start have ended. A revocation waits for at most :data:`MAX_LOOKUPS`.
         in_lookup: whether a thread is looking up its start.
         start: where it started, and by which rule. Until that is known, it is ``None``, and the partition has no
             position.
@@ -37,10 +38,11 @@ class OwnedPartition:
         epoch: the leader epoch of the position.
         completed: the end of the last completed batch, which may be committed.
         checkpoint: the id of the checkpoint, if ``completed`` is the end of a batch in its log; else empty.
-        committed: the group's offset in this lineage; ``None`` if ``completed`` is to be committed in any case.
+        committed: the group's committed offset in this lineage; ``None`` if ``completed`` is to be committed in any
+            case.
         rejections: how many times in a row the coordinator rejected a commit, because it does not know the partition.
-        deleted: whether no broker knows it.
-        reset: whether ``resetOffsetsOnStart`` moved it, and no logged batch shows it.
+        deleted: whether no broker knows the partition.
+        reset: whether ``resetOffsetsOnStart`` moved the partition, and no logged batch contains it yet.
     """
 
     since: int = NO_GENERATION
@@ -60,7 +62,8 @@ class OwnedPartition:
     reset: bool = False
 
     def copy(self) -> OwnedPartition:
-        """The record as it is now. Each plan copies all partitions, and ``replace`` takes four times as long."""
+        """A copy of the record. ``dataclasses.replace`` would take four times as long, and each plan copies all
+        records."""
         return OwnedPartition(*_values(self))
 
     @property
@@ -83,8 +86,9 @@ class OwnedPartition:
     def delays_revocation(self) -> bool:
         """Whether a revocation waits for its start or commit.
 
-        Without a committed start, the next owner could start at a later offset. No revocation waits for a leader that
-        returns no start, nor for a commit after :data:`MAX_REJECTIONS`, because its topic may be deleted.
+        Without a committed start, the next owner could start at a later offset. A revocation waits for at most
+        :data:`MAX_LOOKUPS` lookups, because the partition may have no leader, and for at most :data:`MAX_REJECTIONS`
+        rejected commits, because the topic may be deleted.
         """
         if self.start is None:
             return self.lookups < MAX_LOOKUPS
@@ -119,7 +123,8 @@ class OwnedPartition:
         return (self.position, self.lineage) == (read.start, read.lineage)
 
     def has_moved_since(self, before: OwnedPartition) -> bool:
-        """Whether the position in the topic that ``before`` names differs from that of ``before``, or is gone."""
+        """Whether the topic or the position is no longer the one in ``before``, or the partition has no position
+        now."""
         return self.start is None or (self.topic_id, self.position) != (before.topic_id, before.position)
 
     def is_ahead_of(self, found: CommittedOffset) -> bool:
@@ -139,7 +144,7 @@ class OwnedPartition:
     def plan(self, read: OffsetRange) -> None:
         """Notes that Spark gets a batch that reads ``read``."""
         self.position = read.end
-        self.epoch = max(read.epoch, self.epoch)  # it may have started again
+        self.epoch = max(read.epoch, self.epoch)  # the partition may have started again in a later epoch
 
     def complete(self, end: int, checkpoint: str) -> None:
         """Notes that Spark has completed and logged a batch up to ``end``."""

@@ -1,7 +1,7 @@
 """The partitions that the group has assigned to a query: their assignment, start positions, commits and revocation.
 
-The member's thread and the query's thread meet here. Each brings its own :class:`KafkaClients`. They share the tracker,
-the committer and the retry timer, each with its own lock.
+The member's thread and the query's thread both call :class:`AssignedPartitions`, each with its own
+:class:`KafkaClients`. They share the tracker, the committer and the retry timer, which have locks of their own.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ RESOLVE_BACKOFF_FACTOR, RESOLVE_BACKOFF_MAX = 4.0, 30.0
 took, and its maximum in seconds. It applies while the query has other partitions to read: they wait for each lookup."""
 
 FAILED_LOOKUPS_BACKOFF_MAX = 10.0
-"""Maximum seconds of the backoff after several such lookups in a row, however quick they are. A failed commit shortens
-it."""
+"""Maximum seconds of the backoff after several such lookups in a row, however quick they are. After a failed commit,
+the next try is due after ``offsetCommit.retryIntervalMs`` instead."""
 
 
 RENEW_EVERY = 3600.0
@@ -52,9 +52,9 @@ each offset ``offsets.retention.minutes`` after its commit (default: 7 days)."""
 
 
 class AssignedPartitions:
-    """The partitions that a query owns. The member's :class:`RebalanceListener`.
+    """The partitions that a query owns. The :class:`RebalanceListener` of its member.
 
-    The query uses ``tracker``, ``permissions``, ``committer`` and ``resolver`` as well.
+    The query's thread also uses ``tracker``, ``permissions``, ``committer`` and ``resolver`` directly.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class AssignedPartitions:
         metadata_fields: Mapping[str, str] | None = None,
         clock: Clock = monotonic,
     ) -> None:
-        """``metadata_fields`` are those of :class:`Committer`."""
+        """``metadata_fields`` are passed to :class:`Committer`."""
         self.counters = member.counters
         self.tracker = tracker
         self._retry_timer = RetryTimer(options.commit_retry_interval, clock)
@@ -84,12 +84,14 @@ class AssignedPartitions:
         """Resolves and commits the start positions of newly assigned partitions. Caller: the member's thread."""
         self.tracker.partitions_assigned(partitions, me)
         if self._options.group.subscription.partitions:
-            # A former process may have sent a commit that is still on its way. Members are fenced by their generation.
+            # With ``assign``, a commit of a former process may still be on its way. A member's commits are fenced by
+            # their generation.
             self.tracker.expect_late_commits(partitions)
         self.resolve(partitions, me, self._member_clients, deadline)
 
     def retry_due(self, me: Membership) -> float:
-        """When :meth:`retry_pending` has something to do, in seconds of the clock. Caller: the member's thread."""
+        """When :meth:`retry_pending` is due, in seconds of the clock; infinite if there is nothing to retry. Caller:
+        the member's thread."""
         if not self._to_retry(me):
             return math.inf
         return self._retry_timer.due_at
@@ -129,7 +131,8 @@ class AssignedPartitions:
         """Retries unresolved start positions and failed commits, ``offsetCommit.retryIntervalMs`` after the last try.
 
         Also checks whether a late commit has moved the group back. The delay grows while unresolved start positions
-        block other partitions. Caller: both threads, the query with its ``clients``; one at a time retries.
+        block other partitions. Caller: either thread; the query's thread passes its ``clients``. Only one thread at a
+        time retries.
         """
         in_progress = False
         if clients is None:
@@ -166,7 +169,7 @@ class AssignedPartitions:
         return {tp: owned for tp, owned in pending.items() if owned.rejections < MAX_REJECTIONS}
 
     def pending(self, membership: Callable[[], Membership]) -> Owned:
-        """The pending commits, none if the membership has failed. Caller: any thread."""
+        """The pending commits; none if the membership has failed. Caller: any thread."""
         try:
             return self.tracker.pending(membership())
         except GroupSourceError as error:
@@ -176,10 +179,11 @@ class AssignedPartitions:
     def commit_before_leaving(
         self, membership: Callable[[], Membership], clients: KafkaClients, deadline: Deadline
     ) -> Owned:
-        """Commits the completed batches, with retries until the deadline. Caller: the query, at its end.
+        """Commits the completed batches, with retries until the deadline. Caller: the query's thread, when the query
+        ends.
 
-        The coordinator may be moving, or a rebalance or another commit may be in progress. So each try takes the
-        current ``membership``, and looks up the coordinator again if the coordinator was the problem.
+        The coordinator may be moving, or a rebalance or another commit may be in progress. Each try therefore uses the
+        current ``membership``, and looks up the coordinator again if the last try failed because of it.
 
         Returns:
             the offsets that stay uncommitted, including those of partitions that the group takes away in the meantime.
@@ -209,7 +213,7 @@ class AssignedPartitions:
         """
         me = membership()
         if not self._has_pending_work(me):
-            deadline = deadline.at_most(self._options.commit_timeout)  # other partitions do not wait longer for starts
+            deadline = deadline.at_most(self._options.commit_timeout)  # only starts are uncommitted
         backoff = Backoff(self._options.wire.retry_backoff, self._options.wire.retry_backoff_max)
         tried |= self.tracker.pending(me)
         while not self._try_last_commit(me, clients, deadline):
@@ -221,22 +225,22 @@ class AssignedPartitions:
             tried |= self.tracker.pending(me)
 
     def _has_pending_work(self, me: Membership) -> bool:
-        """Whether a completed batch is to be committed, and not only where partitions start."""
+        """Whether the end of a completed batch is pending, and not only start positions."""
         return any(owned.has_work for owned in self.tracker.pending(me).values())
 
     def _try_last_commit(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
         """Tries the last commits once. Returns whether they succeeded, or whether no further try would help."""
         try:
             return self._commit_again(me, clients, deadline.at_most(deadline.remaining() / 2))
-        except CommitFailed:  # too often for the query, which ends in any case
+        except CommitFailed:  # the limit of onCommitFailure, but the query ends in any case
             return False
         except GroupSourceError as error:
             log.debug("group %s: the last commits failed, and a retry would not help: %s", self._group_id, error)
             return True
 
     def _to_retry(self, me: Membership, in_progress: bool = False) -> bool:
-        """Whether a start, a commit or a check for late commits is to be tried again. Planning continues during a
-        commit that is in progress."""
+        """Whether a lookup of starts, a commit or a check for late commits is to be tried again. A commit that is
+        ``in_progress`` is not, so that planning does not wait for it."""
         pending = not in_progress and bool(self.tracker.pending(me))
         unresolved = self._unresolved(me)
         if pending or unresolved:
@@ -244,14 +248,16 @@ class AssignedPartitions:
         return bool(self.tracker.unsettled(me))
 
     def _unresolved(self, me: Membership) -> Partitions:
-        """The unresolved partitions. Of revoked ones, only those with a commit for which the revocation waits."""
+        """The unresolved partitions. Includes a partition that is being revoked only while the revocation waits for
+        it."""
         return self.tracker.unresolved(me) - (me.revoking - self.tracker.uncommitted())
 
     def verify(self, me: Membership, clients: KafkaClients, deadline: Deadline | None = None) -> bool:
-        """Makes a commit pending again if a late commit has moved the group back behind it. Caller: both threads.
+        """Makes a commit pending again if a late commit has moved the group back to an earlier offset. Caller: either
+        thread.
 
-        A commit is late if its answer never came and the coordinator handles it after a newer one. Returns False if
-        the group's offsets are unknown.
+        A commit is late if its answer never came and the coordinator handles it after a newer one. Returns False if the
+        group's offsets could not be looked up.
         """
         unsettled = self.tracker.unsettled(me)
         if not unsettled:
@@ -270,7 +276,8 @@ class AssignedPartitions:
     def resolve(
         self, partitions: Partitions, me: Membership, clients: KafkaClients, deadline: Deadline | None = None
     ) -> None:
-        """Resolves the start positions of partitions and commits them: a crash before their first batch skips nothing.
+        """Resolves the start positions of partitions and commits them, so that a crash before their first batch skips
+        no records.
 
         A failure is logged, and the partition stays unresolved until a retry. The call ends by the ``deadline``.
         """
@@ -332,18 +339,19 @@ class AssignedPartitions:
             raise error
 
     def _renew_if_due(self) -> None:
-        """Makes the offsets of assigned partitions pending again, for the first time when they start, because a query
-        may be short."""
+        """With ``assign``, makes the offsets pending again every :data:`RENEW_EVERY`. The first renewal is at the
+        start, because a query may end before that time has passed."""
         if self._renewal is not None and self._renewal.try_acquire():
             self.tracker.renew()
 
     def restart_topics(self, ids: Mapping[str, str], me: Membership, clients: KafkaClients) -> None:
-        """Reads recreated topics, with these ids now, from their earliest offsets. Caller: the query.
+        """Reads recreated topics, whose current ids are ``ids``, from their earliest offsets. Caller: the query's
+        thread.
 
         Forgets all offsets in the former topics, even of partitions that other members own now. A partition that has
         started in the new topic stays where it is, and one that the group has assigned in the former topic waits for
-        the new assignment. If no leader returns the earliest offset, the partition starts at 0: until it is committed
-        elsewhere, its next owner would start at the end in the former topic.
+        the new assignment. If no leader returns the earliest offset, the partition starts at 0. Without any commit in
+        the new topic, its next owner would start at the end offset of the former topic.
         """
         positions = self.tracker.positions(me).items()
         former = set()
@@ -358,6 +366,6 @@ class AssignedPartitions:
         self.committer.commit(me, clients)
 
     def rewind(self, offsets: Offsets, epochs: Offsets, before: Owned, me: Membership, clients: KafkaClients) -> None:
-        """Rewinds as :meth:`OffsetTracker.rewind` does, and commits the new positions. Caller: the query."""
+        """Rewinds as :meth:`OffsetTracker.rewind` does, and commits the new positions. Caller: the query's thread."""
         self.tracker.rewind(offsets, epochs, before)
         self.committer.commit(me, clients)

@@ -2,20 +2,21 @@
 completed batches have shown.
 
 The controller is the fixed-point iteration of Das, Zhong, Stoica and Shenker, "Adaptive Stream Processing using Dynamic
-Batch Sizing" (SoCC 2014), turned around: they look for the interval that a batch needs, here the duration is given and
-the size is looked for. A batch of ``n`` offsets that took ``t`` seconds, ``f`` of them fixed, is followed by one of
-``n * (target - f) / (t - f)`` offsets. Whatever ``f`` is, this only stands still where a batch takes the target: an
-error in ``f`` costs time to get there, and no accuracy. The rest is how far to trust one batch:
+Batch Sizing" (SoCC 2014), turned around: they look for the interval that a batch needs, here the duration is given, and
+the size is sought. A batch of ``n`` offsets that took ``t`` seconds, ``f`` of them fixed, is followed by one of
+``n * (target - f) / (t - f)`` offsets. Whatever ``f`` is, the size stops changing only when a batch takes the target:
+an error in ``f`` delays that, but does not change the result. The other rules decide how far to trust one batch:
 
 - **Careful at first.** The first batch assumes a slow sink. Growth is at most tenfold, as only a batch of similar size
   shows what records cost, and ends where the next batch would take 1.5 times the target if no cost were fixed.
-- **Quick to retreat, calm at rest.** A batch that took twice the target, or half of it, is followed in full, one near
-  the target only in part. So a single slow batch, for example with a repeated task, makes one batch small.
+- **Quick to retreat, calm at rest.** A batch that took twice the target, or half of it, is corrected in full, one near
+  the target only in part. A single slow batch, for example with a repeated task, therefore makes only one batch small.
 - **Fixed costs.** The line through two batches whose sizes differ by a factor of two shows what a batch costs without
   records. DStreams' PIDRateEstimator (SPARK-8979) knows no such costs, and shrinks batches that cannot get shorter.
-  Here a third of a batch is for records, even if fixed costs alone exceed the target. Where fixed costs seem to be a
-  large part of a batch, sizes hardly change, and nothing would show an error: then a batch is made small to compare it
-  with the one before, at first often, later every tenth. Only a smaller one is sure to be short enough.
+  Here a third of the duration of a batch is left for records, even if fixed costs alone exceed the target. Where fixed
+  costs seem to be a large part of a batch, sizes hardly change, and nothing would show an error: then a batch is made
+  small to compare it with the one before, at first often, later every tenth. Only a smaller one is sure to be short
+  enough.
 - **A batch without records teaches nothing** (SPARK-9966), and no size is 0. A batch that read less than it might have,
   because another limit was lower or no more was there, lowers the limit only if its records took long.
 
@@ -36,57 +37,62 @@ MAX_FIRST_OFFSETS = 1000
 """Maximum number of offsets of the first batch."""
 
 MAX_GROWTH = 10.0
-"""The next batch is at most so many times larger."""
+"""Maximum factor by which the next batch is larger than the last one."""
 
 MAX_OVERSHOOT = 1.5
-"""The next batch takes at most so many times the target if the last one had no fixed costs."""
+"""Maximum duration of the next batch, as a multiple of the target, if no cost of the last batch was fixed."""
 
 GAIN_AT_REST = 0.3
-"""The part of a correction, on a logarithmic scale, that a batch near the target gets."""
+"""The fraction of a correction, on a logarithmic scale, that is applied after a batch near the target."""
 
 GAIN_OF_GROWTH = 0.85
-"""The largest part of a correction upwards: costs that grow with the square of the size still settle."""
+"""Maximum fraction of a correction upwards that is applied, so that sizes settle even if costs grow with the square of
+the size."""
 
 MIN_SHRINKAGE = 0.05
-"""The next batch is at least this part of the last one, however long that took."""
+"""Minimum size of the next batch, as a fraction of the last one, however long the last one took."""
 
 MIN_RATIO = 2.0
-"""How much two batches must differ in size to show fixed costs."""
+"""Minimum factor by which two batches must differ in size to show fixed costs."""
 
 GAIN_OF_FIXED = 0.3
-"""The part of a newly found fixed cost that counts: one pair of batches may have been far from the line."""
+"""The fraction of a newly measured fixed cost that is applied, because one pair of batches may be far from the line."""
 
 MAX_PART_FIXED = 0.75
-"""Fixed costs count up to the duration of the last batch divided by this: higher ones are outdated."""
+"""Fixed costs count up to the duration of the last batch divided by this number. A higher value is outdated."""
 
 RECORDS_SHARE = 1 / 3
-"""The least part of a batch that is for its records."""
+"""Minimum fraction of the duration of a batch that is left for its records."""
 
 REFERENCE_BATCHES = 10
-"""For how many batches an earlier one is compared with those that follow. Also the most batches between two probes."""
+"""Number of batches after which a newer batch becomes the reference. Also the maximum number of batches between two
+probes."""
 
 PROBE_DIVISOR = 3
-"""How much smaller than the batch before a probe is, which shows fixed costs."""
+"""A probe, which shows fixed costs, reads the offsets of the batch before it divided by this number."""
 
 PROBED_PART = 0.45
-"""Fixed costs above this part of a batch are probed."""
+"""Fixed costs above this fraction of the aimed duration lead to a probe."""
 
 GAIN_OF_PROBE = 0.7
-"""The part of a fixed cost that counts if a probe has shown it: its two batches ran one after the other."""
+"""The fraction of a fixed cost that is applied if a probe has measured it. It is high because the two batches of a
+probe ran one directly after the other."""
 
 MAX_PROBE_SECONDS = 1.5
-"""A probe that takes so many times longer than the larger batch before it shows a slower sink, and no fixed costs."""
+"""Maximum duration of a probe, as a multiple of the duration of the larger batch before it. A longer probe shows a
+slower sink, and no fixed costs."""
 
 FULL_PART = 0.8
-"""A batch that read at least this part of a limit counts as limited: portions of partitions are rounded down."""
+"""A batch that read at least this fraction of a limit counts as limited, because the portions of partitions are rounded
+down."""
 
 PORTION_SLACK = 2.0
-"""How much the largest portion of one partition may exceed its former part of a batch. One task reads a portion, so
-fewer partitions than before may mean as many fewer tasks at once."""
+"""Maximum factor by which the largest portion of one partition may exceed its share of the last batch. One task reads
+each portion, so with fewer partitions, fewer tasks run at once."""
 
 GROWTH_UNKNOWN, GROWTH_BEFORE_FIRST = 1.1, 2.0
-"""How the limit grows by batches whose duration is unknown, and before the first known one: additive increase, and slow
-start, as in RFC 5681."""
+"""Factors by which the limit grows after a batch whose duration is unknown, and before the first known one, like the
+additive increase and the slow start of RFC 5681."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ class MeasuredBatch:
 
     Attributes:
         offsets: the number of offsets that it read.
-        largest: the number of offsets of the partition that had most.
+        largest: the number of offsets of the partition with the most offsets.
         seconds: its duration, from its plan to its completion.
     """
 
@@ -106,17 +112,17 @@ class MeasuredBatch:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What the batches have shown so far, and what the next one may read.
+    """The costs that the batches have shown so far, and how much the next batch may read.
 
     Attributes:
         offsets: maximum number of offsets of the next batch, at least 1.
         largest: maximum number of offsets of one partition in it.
         fixed: seconds that a batch takes without records, as far as known.
         last: the last batch that was measured.
-        reference: an earlier one, which the next are compared with.
+        reference: an earlier batch, with which the next ones are compared.
         age: how many batches were measured after the reference.
         probe_after: how old the reference may become before a probe.
-        probed: the batch before the next one, if that is a probe.
+        probed: the batch before the probe, if the next batch is a probe.
     """
 
     offsets: int
@@ -189,7 +195,7 @@ def pace_after_wait(pace: Pace, batch: MeasuredBatch) -> Pace:
 
 
 def _is_limited(pace: Pace, batch: MeasuredBatch) -> bool:
-    """Whether this limit, and no other and no lack of records, decided how much the batch read."""
+    """Whether this limit decided how much the batch read, and not another limit or a lack of records."""
     return batch.offsets >= FULL_PART * pace.offsets or batch.largest >= FULL_PART * pace.largest
 
 
@@ -242,7 +248,8 @@ def _with_fixed_costs(pace: Pace, target: float, batch: MeasuredBatch) -> Pace:
     elif age >= REFERENCE_BATCHES:
         reference, age = batch, 0
     if _is_smallest(pace, batch) and batch.seconds > aimed_seconds(target, fixed):
-        # No size is left to compare it with, and what one offset of each partition takes cannot be avoided either.
+        # There is no smaller size to compare with, and the time that one offset of each partition takes cannot be
+        # avoided either.
         fixed += GAIN_OF_FIXED * (batch.seconds - fixed)
     return replace(pace, fixed=min(fixed, batch.seconds / MAX_PART_FIXED), reference=reference, age=age)
 
@@ -253,9 +260,9 @@ def _is_smallest(pace: Pace, batch: MeasuredBatch) -> bool:
 
 
 def fixed_costs(one: MeasuredBatch, other: MeasuredBatch) -> float:
-    """The seconds of a batch without records, by two batches of different sizes.
+    """The duration of a batch without records, in seconds, that two batches of different sizes show.
 
-    No cost is negative: where the larger batch was the shorter one, all is fixed.
+    No cost is negative: if the larger batch was not the longer one, the mean duration of both counts as fixed.
     """
     per_offset = (other.seconds - one.seconds) / (other.offsets - one.offsets)
     if per_offset <= 0:

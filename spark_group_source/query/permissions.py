@@ -1,4 +1,5 @@
-"""READ on each topic of a query: a topic that may not be read now is left out, and the others are read."""
+"""The permission READ on each topic of a query. A topic that may not be read now is left out, and the others are
+read."""
 
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ CHECK_TIMEOUT = 5.0
 
 
 class TopicPermissions:
-    """Knows which topics of one query may not be read now. Any thread calls it with a cluster of its own.
+    """Tracks which topics of one query may not be read now. Any thread may call it, with a cluster of its own.
 
-    A topic that a pattern matches is left out for as long as READ on it is missing: whoever creates a topic could
-    otherwise end the query. For a topic that ``subscribe`` or ``assign`` names, the rule of
+    A topic that a pattern matches is left out for as long as READ on it is missing. Otherwise anybody who creates a
+    matching topic could fail the query. For a topic that ``subscribe`` or ``assign`` names, the rule of
     :mod:`spark_group_source.grace` applies.
     """
 
@@ -58,12 +59,12 @@ class TopicPermissions:
         return self.denied
 
     def check_start(self, topics: Mapping[str, Topic], cluster: Cluster) -> None:
-        """Checks all topics when the query starts, also those whose partitions other members own. Asks a broker about
-        those of which the lookup of the ``topics`` does not say it.
+        """Checks READ on all topics when the query starts, including topics whose partitions other members own. Sends a
+        request only for topics whose permissions the metadata ``topics`` does not contain.
 
         If the group assigns such a topic to this query later, and READ on it is missing just then, the permission has
-        worked before, and the query does not end. :meth:`readable` checks the topic again at that time: its tasks
-        could not leave the topic out of a batch.
+        worked before, so the query does not fail at once. :meth:`readable` checks the topic again at that time, because
+        tasks could not leave the topic out of a batch.
 
         Raises:
             TopicError: ``subscribe`` or ``assign`` names a topic that may not be read.
@@ -130,12 +131,11 @@ class TopicPermissions:
                 self._permission(topic).granted()
 
     def due(self, topics: set[str]) -> set[str]:
-        """Those of these topics about which a broker is to be asked now. Counts them as asked: each topic is asked
-        about once, and a denied one again after a backoff. Caller: any thread, which passes the answer to
-        :meth:`record`."""
+        """Those topics whose permission is to be checked now: each topic once, and a denied topic again after a
+        backoff. Counts them as checked. Caller: any thread, which passes the answer to :meth:`record`."""
         with self._lock:
             due = topics - self._checked - self._denied
-            self._checked |= due  # once: later a request that needs the permission shows that it is missing
+            self._checked |= due  # once: later, a request that needs the permission fails if it is missing
             if self._denied and self._clock() >= self._check_at:
                 due |= self._denied
                 self._check_at = self._clock() + self._backoff.next()
@@ -150,7 +150,8 @@ class TopicPermissions:
         self.record(topics, permitted)
 
     def record(self, topics: set[str], permitted: Mapping[str, bool]) -> None:
-        """Notes what a broker has answered about these topics; ``permitted`` leaves out what it does not know.
+        """Notes what a broker has answered about these topics; ``permitted`` leaves out topics that the broker does not
+        know.
 
         Raises:
             TopicError: a topic may not be read, and a retry is useless.
@@ -158,7 +159,7 @@ class TopicPermissions:
         granted = {topic for topic, may_read in permitted.items() if may_read}
         unknown = topics - permitted.keys()
         with self._lock:
-            self._denied -= unknown  # a request that needs the permission shows whether it is missing
+            self._denied -= unknown  # a request that needs the permission fails if it is missing
         self.record_granted(granted & topics)
         self.record_denied((permitted.keys() & topics) - granted)
 

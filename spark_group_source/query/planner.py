@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 class LogReason(Enum):
     """Why a batch is logged even without records to read.
 
-    ``RUN_WAITS`` makes Spark ask again. Each other reason is a decision that a restart would take again, perhaps
-    otherwise, if it were not logged. ``minOffsetsPerTrigger`` does not delay such a batch.
+    ``RUN_WAITS`` makes Spark call the source again. Each other reason is a decision that has to be logged, because a
+    restart might decide differently. ``minOffsetsPerTrigger`` does not delay such a batch.
     """
 
     RUN_WAITS = "an AvailableNow run waits for other members"
@@ -119,7 +119,7 @@ class BatchPlanner:
         self._target = AvailableNowTarget(self._clients, self._settings, membership, self._options, self._clock)
 
     def in_flight_from(self, start: BatchOffset) -> BatchOffset | None:
-        """The batch in flight if it begins at ``start``: Spark requests it again, because it has not run it."""
+        """The batch in flight if it begins at ``start``: Spark requests it again, because Spark has not run it yet."""
         if start != self._planned_start:
             return None
         in_flight = self._tracker.in_flight
@@ -156,8 +156,8 @@ class BatchPlanner:
     def _plan_to_target(self, target: AvailableNowTarget, start: BatchOffset, limits: BatchLimits) -> BatchOffset:
         """Ends the run when the group has reached the target in all partitions, not only in those that this query owns.
 
-        Until then it waits, but not for long in one call: another source of the query may have a planned batch, for
-        which other members wait. Then a batch without records makes Spark ask again.
+        Until then each call waits, but not for long: another source of the query may have planned a batch for which
+        other members wait. A batch without records then makes Spark call the source again.
         """
         wait_until = self._clock() + min(MAX_WAIT, self._settings.revocation_timeout / 2)
         while True:
@@ -201,7 +201,8 @@ class BatchPlanner:
         return not target.group_is_stable()
 
     def _is_reached(self, target: AvailableNowTarget) -> bool:
-        """As :meth:`AvailableNowTarget.is_reached`; False if a lookup was denied: the next leaves those topics out."""
+        """As :meth:`AvailableNowTarget.is_reached`; also False if a broker denied a lookup. The next lookup leaves
+        those topics out."""
         try:
             return target.is_reached(self._ahead_of_commits(target))
         except BrokerError as error:
@@ -252,7 +253,8 @@ class BatchPlanner:
     def _plan_unless_denied(
         self, start: BatchOffset, limits: BatchLimits, me: Membership, reason: LogReason | None
     ) -> BatchOffset | None:
-        """As :meth:`_plan_unless_moved`; also ``None`` if a lookup was denied: the next try leaves those topics out."""
+        """As :meth:`_plan_unless_moved`; also ``None`` if a broker denied a lookup. The next try leaves those topics
+        out."""
         try:
             return self._plan_unless_moved(start, limits, me, reason)
         except BrokerError as error:
@@ -335,7 +337,8 @@ class BatchPlanner:
         return None
 
     def _waits_for_interval(self) -> bool:
-        """Whether ``minBatchInterval`` delays the batch. Waits a little: Spark would ask a hundred times a second."""
+        """Whether ``minBatchInterval`` delays the batch. Sleeps briefly, because Spark would call the source a hundred
+        times a second."""
         interval = self._options.min_batch_interval
         if interval is None:
             interval = 0.0

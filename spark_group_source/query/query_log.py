@@ -1,6 +1,6 @@
-"""Lines about one query as a whole: its membership, slow batches, and what it could not commit at its end.
+"""Log lines about one query as a whole: its membership, slow batches, and offsets that it could not commit at its end.
 
-Where its partitions start is logged by :func:`.starts.rules.log_starts`.
+:func:`.starts.rules.log_starts` logs where its partitions start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SLOWDOWN = 2.0
 
 
 class QueryLog:
-    """Logs what happens to one query, and repeats it rarely."""
+    """Logs the events of one query, and limits how often a line is repeated."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class QueryLog:
         )
 
     def _how_to_shorten(self) -> str:
-        """What makes batches short enough, up to the word before the other remedy."""
+        """How to make batches short enough: the part of the log line before the second remedy."""
         longest = self._settings.revocation_timeout / SLOWDOWN
         if self._target is None or self._target > longest:
             return f"Make batches shorter with targetBatchDuration={longest:g}s, or"

@@ -48,7 +48,8 @@ def check_names(spec: StartSpec, existing: Collection[TopicPartition]) -> None:
 
 
 def _check(spec: StartSpec, existing: Collection[TopicPartition], unknown: Collection[str]) -> None:
-    """Raises the error of :func:`check_names` if ``unknown`` are named, or not all that exist."""
+    """Raises the error of :func:`check_names` if there are ``unknown`` names, or if an existing partition has no
+    value."""
     missing = _missing(spec, existing)
     if not missing and not unknown:
         return

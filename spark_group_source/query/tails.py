@@ -1,7 +1,7 @@
 """Whether records lie between the group's commits and the target of an AvailableNow run.
 
-A consumer that commits the offset after its last record (librdkafka, Spring) never commits the offsets behind it that
-have no record: markers of transactions, aborted transactions, and records that compaction or retention removed.
+A consumer that commits the offset after its last record (librdkafka, Spring) never commits the later offsets that have
+no record: markers of transactions, aborted transactions, and records that compaction or retention removed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from spark_group_source.wire.wire_options import WireOptions
 log = logging.getLogger(__name__)
 
 FIRST_SCAN, MAX_SCAN = 100, 10_000
-"""Minimum and maximum number of offsets of a partition that one call reads. Most tails are one marker. If records are
-left, the first offsets show it."""
+"""Minimum and maximum number of offsets of a partition that one call reads. Most tails consist of one transaction
+marker. If there are records, the first offsets show that."""
 
 SCAN_TIMEOUT = 5.0
-"""Seconds without a response after which a scan fails; also the seconds until the next one."""
+"""Seconds without a response after which a scan fails; also the seconds until the next scan."""
 
 MAX_PARTITIONS = 20
 """Maximum number of partitions that one call scans."""
@@ -38,7 +38,7 @@ its owner commits nothing either."""
 class Tail(NamedTuple):
     """The offsets ``[start, end)`` of a partition, as a consumer sees them.
 
-    ``read_committed``: the consumer gets committed records only, else all records.
+    ``read_committed``: whether the consumer gets committed records only, or all records.
     """
 
     start: int
@@ -74,7 +74,7 @@ class TailScan:
         return part.start <= start and end <= part.end
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Notes that these logs have changed."""
+        """Forgets the scans of these partitions, because their logs have changed."""
         for tp in partitions:
             self._empty.pop(tp, None)
             self._with_records.pop(tp, None)

@@ -46,7 +46,7 @@ WARN_AFTER = 5.0
 """Seconds without an answer from any broker until a warning is logged."""
 
 UNKNOWN_TOPIC_TIMEOUT = 3.0
-"""How many seconds an unknown topic may take to become known: brokers learn of a new topic one by one."""
+"""How many seconds an unknown topic may take to become known: a new topic reaches the brokers one by one."""
 
 RETRY_INTERVAL = 0.2
 """Seconds between two lookups of the topics."""
@@ -69,7 +69,7 @@ class TopicValidator:
 
     @property
     def confirmed(self) -> bool:
-        """Whether enough brokers have answered the last lookup to tell which topics and partitions exist now."""
+        """Whether enough brokers have answered the last lookup to determine which topics and partitions exist now."""
         return self._every_broker.confirmed
 
     def find(self, logged: Iterable[TopicPartition]) -> dict[str, Topic]:
@@ -99,7 +99,7 @@ class TopicValidator:
         """Whether another lookup of the topics would find no more than the last one.
 
         Args:
-            may_be_unknown: brokers may not have learned of a new topic yet.
+            may_be_unknown: a new topic may not have reached the brokers yet.
         """
         error_codes = lacking.errors.values()
         if TOPIC_AUTHORIZATION_FAILED in error_codes:

@@ -19,7 +19,7 @@ def raise_or_skip_deleted(deleted: Set[TopicPartition] | Set[str], fail_on_data_
     """Warns that topics or partitions were deleted, if there are any and ``failOnDataLoss`` is false.
 
     Raises:
-        DataLoss: it is true.
+        DataLoss: ``failOnDataLoss`` is true.
     """
     if deleted:
         raise_or_warn(
@@ -32,7 +32,7 @@ def raise_or_skip_deleted(deleted: Set[TopicPartition] | Set[str], fail_on_data_
 
 
 def unreadable(topic: str, error_code: int, action: str) -> TopicError:
-    """The error of a topic with this error code; ``action`` is for others than a missing permission."""
+    """The error of a topic with this error code. ``action`` is the advice for any error but a missing permission."""
     if error_code == TOPIC_AUTHORIZATION_FAILED:
         action = "Grant the principal DESCRIBE and READ on it."
     happened = f"Topic '{topic}' cannot be read: the brokers answer {describe_error_code(error_code)}."

@@ -24,7 +24,8 @@ TRUNCATION_INTERVAL = 10.0
 
 
 class TruncationCheck:
-    """Checks that logs reach the positions of a query, or the target of its run. For the query's thread."""
+    """Checks that logs reach the positions of a query, or the target of its run. Only the query's thread may call
+    it."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster

@@ -144,7 +144,7 @@ def test_an_idle_query_retries_a_failed_commit_with_its_tag(
     assert set(retries) == {ended}
     of_a_partition = error_code == 3  # which the coordinator does not know yet
     assert query.driver.counters.failed_commits == (0 if of_a_partition else 3)
-    assert caplog.text.count("not committed, and will be retried") == of_a_partition, "not once for each retry"
+    assert caplog.text.count(" was rejected, and will be retried: ") == of_a_partition, "not once for each retry"
 
 
 @pytest.mark.parametrize("retries", [0, 2])

@@ -1,16 +1,16 @@
-"""What ``latest`` meant when the query started, of partitions whose leaders did not answer then.
+"""The offsets that ``latest`` meant when the query started, for partitions whose leaders did not answer then.
 
-An end that is looked up once the leader is back lies behind the records that were written meanwhile: the query would
-skip them. Two lookups find an earlier offset, and the lower one applies:
+If the query looked up the end only when the leader is back, it would skip the records that were written in the
+meantime. Two lookups find an earlier offset, and the lower one applies:
 
 1. **The end of the leader epoch at the start**, from a leader of a later epoch (KIP-320). A partition without a leader
    takes no records, so this is exactly where its log ended, and the other lookup is left out.
-2. **The first record at or after the time of the start**, if metadata named a leader: it may have taken records that
-   this query could not see, in the same epoch, or before a later one began. It also serves where epochs are unknown.
-   The times are those of the records: with ``CreateTime``, a producer whose clock is slow hides records from this
-   lookup, and one whose clock is fast makes the query begin earlier.
+2. **The first record at or after the time of the start**, if the metadata named a leader: that leader may have accepted
+   records that this query could not see, in the same epoch, or before a later one began. This lookup also applies if
+   epochs are unknown. It compares the timestamps of the records: with ``CreateTime``, a producer whose clock is slow
+   hides records from this lookup, and one whose clock is fast makes the query begin earlier.
 
-Neither is beyond the end of now.
+Neither offset exceeds the current end of the log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from spark_group_source.wire.metadata import Topic, partitions_of
 
 
 def starts_of(topics: Mapping[str, Topic], now: float) -> dict[TopicPartition, PinnedStart]:
-    """The partitions of these topics, whose starts are still to be looked up, with what shows later where they ended.
+    """The partitions of these topics, without their start offsets, but with the leader epoch and time that show later
+    where their logs ended.
 
     Args:
         now: seconds since 1970.
@@ -41,7 +42,7 @@ def _start_of(topic: Topic, number: int, now: int) -> PinnedStart:
 
 
 class EpochsAtStart(NamedTuple):
-    """What leaders answer about the leader epochs at the start.
+    """The answers of the leaders about the leader epochs at the start.
 
     Attributes:
         ends: the end offsets of epochs that have ended.
@@ -61,13 +62,14 @@ class LatestAtStart:
         self._deadline = deadline
 
     def offsets(self, pinned: PinnedOffsets) -> dict[TopicPartition, int]:
-        """Where the logs ended at the start, as far as leaders answer. ``pinned`` are the partitions as of the start.
+        """Where the logs ended when the query started, for partitions whose leaders answer now. ``pinned`` has the
+        partitions as of that time.
 
         Raises:
             TopicError: the principal may not describe a topic.
             BrokerUnavailable, DeadlineExceeded: no leader answers.
         """
-        # Before the other lookups: a record that is written between them lies behind this end, and is read.
+        # Before the other lookups: a record that is written between them lies after this end, and is read.
         ends = self._leaders.offsets(dict.fromkeys(pinned, LATEST))
         epochs = self._epochs_at_start({tp: pinned[tp].epoch for tp in ends})
         exact = {tp for tp in epochs.ends if pinned[tp].leaderless}
@@ -84,7 +86,7 @@ class LatestAtStart:
         return found
 
     def _epochs_at_start(self, epochs: Offsets) -> EpochsAtStart:
-        """Asks the leaders where these epochs end, of partitions whose epoch is known."""
+        """Asks the leaders where these epochs end, for partitions whose epoch is known."""
         at_start = EpochsAtStart({}, set())
         known = {tp: epoch for tp, epoch in epochs.items() if epoch != UNKNOWN_EPOCH}
         if not known:

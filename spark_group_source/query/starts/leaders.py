@@ -1,4 +1,4 @@
-"""What leaders answer about offsets when partitions start."""
+"""Offset lookups at the leaders of partitions that start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_group_source.wire.offset_lookup import list_offsets
 
 
 class Leaders:
-    """Returns offsets as far as leaders answer. ``epochs`` has the epochs of those that have answered."""
+    """Returns the offsets of partitions whose leaders answer. ``epochs`` has the epochs of these leaders."""
 
     def __init__(self, cluster: Cluster, read_committed: bool, deadline: Deadline) -> None:
         self.epochs: dict[TopicPartition, int] = {}

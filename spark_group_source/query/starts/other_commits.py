@@ -1,4 +1,4 @@
-"""Commits of a group that this query did not write: what it checks and warns of when partitions start."""
+"""Checks and warnings about the group's commits that this query did not write, when partitions start."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ log = logging.getLogger(__name__)
 def check_prior_commits(spec: StartSpec, commits: Mapping[TopicPartition, CommittedOffset], group_id: str) -> None:
     """Checks the commits of a query with a new checkpoint, when it gets its first assignment.
 
-    Commits of a group that has started at the same offsets are expected: another member wrote them, or the query has
-    lost its checkpoint. Other commits are from before, for example of a trial. JSON that covers all partitions is the
-    position of another query (``offsets_of_checkpoint``): to start elsewhere would lose or repeat records.
+    Commits of a group that started at the same offsets are expected: another member wrote them, or the query has lost
+    its checkpoint. Any other commit is older than the query, for example from a trial run. JSON that covers all
+    partitions is the position of another query (``offsets_of_checkpoint``), so a start at other offsets would lose or
+    repeat records.
 
     Raises:
         OptionError: the group has other commits, and ``spec`` covers all partitions.
@@ -87,7 +88,7 @@ class CommitWarnings:
         self._checkpoint_without_group = bool(logged.ranges) and not logged.group
 
     def check(self, commits: Commits, logged: Mapping[TopicPartition, OffsetRange]) -> None:
-        """Checks the commits of partitions that start beside what this query has logged of them."""
+        """Compares the commits of partitions that start with the ranges that this query has logged of them."""
         self._check_group(commits, logged)
         self._check_clock([*commits.values(), *logged.values()])
 

@@ -11,13 +11,14 @@ from spark_group_source.query.starts.rules import Start
 
 @dataclass(frozen=True, slots=True)
 class PinnedStarts:
-    """How partitions start that existed when the query first started, and that no logged batch holds yet.
+    """The starts of partitions that existed when the query first started, and that no logged batch contains yet.
 
     ``offsets``: where they start if they have no commit.
     ``resets``: partitions that ``resetOffsetsOnStart`` is still to move, whatever the group has committed.
     ``reset_first_assignment``: all partitions of the first assignment are to be reset.
 
-    A partition stays here after its start, until a batch is logged or its reset is committed: it may be lost before.
+    A partition stays here after its start until a batch has logged it or its reset is committed, because it may be lost
+    before.
     """
 
     offsets: PinnedOffsets = field(default_factory=dict)
@@ -25,29 +26,30 @@ class PinnedStarts:
     reset_first_assignment: bool = False
 
     def pin(self, starts: Mapping[TopicPartition, Start]) -> PinnedStarts:
-        """The same with these starting offsets, for partitions that are still to start."""
+        """A copy with these starting offsets, for partitions that no logged batch contains yet."""
         offsets = dict(self.offsets)
         for tp in starts.keys() & offsets.keys():
             offsets[tp] = PinnedStart(offsets[tp].topic_id, starts[tp].offset, starts[tp].epoch)
         return replace(self, offsets=offsets)
 
     def without(self, partitions: Collection[TopicPartition]) -> PinnedStarts:
-        """The same without partitions that a logged batch holds."""
+        """A copy without these partitions, for example because a logged batch contains them."""
         offsets = dict(self.offsets)
         for tp in offsets.keys() & partitions:
             del offsets[tp]
         return replace(self, offsets=offsets, resets=self.resets.difference(partitions))
 
     def without_topics(self, topics: Collection[str]) -> PinnedStarts:
-        """The same without partitions of these topics."""
+        """A copy without partitions of these topics."""
         return self.without([tp for tp in self.offsets.keys() | self.resets if tp.topic in topics])
 
     def without_resets(self, partitions: Collection[TopicPartition]) -> PinnedStarts:
-        """The same after the resets of these partitions have been committed."""
+        """A copy without the resets of these partitions, because they have been committed."""
         return replace(self, resets=self.resets.difference(partitions))
 
     def assign(self, partitions: Partitions) -> PinnedStarts:
-        """The same after an assignment of ``partitions``: if it is the first, ``resetOffsetsOnStart`` applies to it."""
+        """A copy after an assignment of ``partitions``. If it is the first assignment, ``resetOffsetsOnStart`` applies
+        to it."""
         if not self.reset_first_assignment:
             return self
         return replace(self, resets=partitions, reset_first_assignment=False)
@@ -56,8 +58,8 @@ class PinnedStarts:
 def with_added(pinned: PinnedOffsets, added: PinnedOffsets) -> dict[TopicPartition, PinnedStart]:
     """Pinned starts together with those of partitions that were found later.
 
-    A topic that is pinned under another id was recreated in between: what was found of it later is left out, and starts
-    as a partition that was created later. The starts of one topic have one id.
+    If a topic is pinned under another id, it was recreated in between. Its later partitions are left out, and start as
+    partitions that were created after the query. All pinned starts of one topic have the same id.
     """
     ids = {tp.topic: start.topic_id for tp, start in pinned.items()}
     offsets = dict(pinned)

@@ -46,16 +46,16 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class KnownOffsets:
-    """What the rules decide from.
+    """The facts from which the rules decide.
 
     Attributes:
-        partitions: those that are to start, without those whose commit is unknown now.
+        partitions: the partitions that are to start, without those whose commit is unknown now.
         ids: the ids of their topics, as the coordinator knows them.
         commits: the group's commits.
-        logged: what this query has logged of them.
+        logged: the offsets that this query has logged of them.
         resets: the partitions that ``resetOffsetsOnStart`` moves.
-        restored: the partitions of which the checkpoint lacks batches.
-        repeats: the ones of these that start where the checkpoint ends.
+        restored: the partitions whose last batches the checkpoint lacks.
+        repeats: those of ``restored`` that start where the checkpoint ends.
     """
 
     partitions: Partitions
@@ -70,11 +70,11 @@ class KnownOffsets:
 class StartOffsetResolver:
     """Resolves start positions and records them in the tracker, for the thread that began the lookup.
 
-    ``unresolved`` logs those that are not found yet. ``starting_offsets`` looks up those that no commit and no logged
-    batch decides.
+    ``unresolved`` logs the partitions whose start is not found yet. ``starting_offsets`` looks up the starts that
+    neither a commit nor a logged batch decides.
 
-    ``_replayed`` are the ranges that Spark has just read again, in the lineage of that moment
-    (:func:`.rules.resume_at`), of partitions that have not started since: from there on their commits are this query's
+    ``_replayed`` has the ranges that Spark has just replayed, with the time of the restart as their lineage
+    (:func:`.rules.resume_at`). A partition is removed when it starts, because from then on its commits are this query's
     own. ``_unchecked_commits`` are the partitions of a new checkpoint whose commits are still to be checked.
     """
 
@@ -99,18 +99,19 @@ class StartOffsetResolver:
         replayed: bool = False,
         confirmed: bool = True,
     ) -> None:
-        """Begins where the checkpoint stands. Caller: the query, before the member starts.
+        """Begins at the last offset in the checkpoint. Caller: the query's thread, before the member starts.
 
         If ``logged`` is empty the checkpoint is new: ``resetOffsetsOnStart`` applies to the first assignment, and
-        ``startingOffsets`` to the partitions ``existing`` now. Both are pinned, and the checkpoint keeps the rest of
-        them. The same holds for topics and partitions that were added to ``subscribe`` or ``assign`` since, of which
-        the checkpoint knows nothing. Partitions that are created later start at earliest, as in Spark's own source: at
-        latest the query would miss their first records.
+        ``startingOffsets`` to the partitions ``existing`` now. Both are pinned: the checkpoint keeps them until a batch
+        has logged the partition. ``startingOffsets`` also applies to topics and partitions that were added to
+        ``subscribe`` or ``assign`` since, because the checkpoint has no offsets of them. Partitions that are created
+        later start at earliest, as in Spark's own source, because at latest the query would miss their first records.
 
         Args:
-            existing: the partitions of now, as :func:`.latest_at_start.starts_of` returns them.
+            existing: the partitions that exist now, as :func:`.latest_at_start.starts_of` returns them.
             replayed: Spark has replayed the batch ``logged``, because an earlier process did not complete it.
-            confirmed: whether enough brokers have said which partitions exist (:mod:`.wire.stale_metadata`).
+            confirmed: whether enough brokers have answered to determine which partitions exist
+                (:mod:`.wire.stale_metadata`).
 
         Raises:
             GroupSourceError: a leader permanently rejects the lookup of an end offset.
@@ -141,7 +142,8 @@ class StartOffsetResolver:
         return PinnedStarts(offsets, logged.resets, reset_first_assignment=nothing_assigned_yet)
 
     def _added(self, logged: BatchOffset, existing: PinnedOffsets) -> PinnedOffsets:
-        """Partitions that were added to ``subscribe`` or ``assign`` since; a pattern stays as it was."""
+        """Partitions that were added to ``subscribe`` or ``assign`` since the checkpoint was written; none with a
+        pattern."""
         known = logged.ranges.keys() | logged.pinned_starts.keys() | logged.resets
         subscription = self._options.group.subscription
         if subscription.partitions:
@@ -164,13 +166,13 @@ class StartOffsetResolver:
         clients: KafkaClients,
         deadline: Deadline,
     ) -> None:
-        """Records where the partitions start.
+        """Finds and records where the partitions start.
 
-        Those without a leader, or whose commit the coordinator does not return now, stay unresolved.
+        Partitions without a leader, or whose commit the coordinator does not return now, stay unresolved.
 
         Args:
-            topics: the coordinator's answer about the topics, from after the lookup began. It comes before the commits,
-                so that each commit is of this topic or a later one.
+            topics: the metadata of the topics, requested from the coordinator after the lookup began, and before the
+                commits, so that each commit belongs to this topic or a later one of the same name.
 
         Raises:
             DataLoss: the options name an offset that is not in the log.
@@ -193,7 +195,7 @@ class StartOffsetResolver:
     def _known(
         self, partitions: Partitions, ids: Mapping[str, str], me: Membership, clients: KafkaClients, deadline: Deadline
     ) -> KnownOffsets:
-        """What the group has committed and this query has logged of these partitions."""
+        """The offsets that the group has committed and this query has logged of these partitions."""
         commits, unknown = self._committed(partitions, me, clients, deadline)
         partitions = self._tracker.assigned_in(ids, partitions - unknown)
         logged = self._tracker.logged(partitions, ids)
@@ -210,9 +212,9 @@ class StartOffsetResolver:
     def _by_rules(self, known: KnownOffsets, clients: KafkaClients, deadline: Deadline) -> Starts:
         """Where the partitions start, by the rules in ``DESIGN.md``.
 
-        The steps are in another order than the rules, because each step finds the starts of other partitions: those
-        that resume somewhere, then those without a commit, a logged end or a present topic. Only the callback comes
-        after all others.
+        The order of the steps is not that of the rules, because each step finds the starts of other partitions: first
+        of partitions with a commit or a logged end, then of partitions with neither, then of partitions of recreated
+        topics. Only the callback has to come last.
         """
         logged = known.logged
         starts = self._resumed(known.partitions - known.resets, _without(known.repeats, known.commits), logged)
@@ -250,10 +252,11 @@ class StartOffsetResolver:
     def _committed(
         self, partitions: Partitions, me: Membership, clients: KafkaClients, deadline: Deadline
     ) -> tuple[Commits, Partitions]:
-        """The group's commits of these partitions, and those of which the coordinator does not return any now.
+        """The group's commits of these partitions, and the partitions whose commits the coordinator does not return
+        now.
 
-        With the first assignment of a new checkpoint, this also checks the commits of partitions that others own. The
-        query may get these later, and then nothing shows whether a commit is from before.
+        At the first assignment of a new checkpoint, this also checks the commits of partitions that other members own.
+        If the query gets such a partition later, nothing shows whether its commit is older than the query.
         """
         unchecked = self._unchecked_commits
         failures: dict[TopicPartition, RequestFailed] = {}
@@ -268,12 +271,12 @@ class StartOffsetResolver:
 
 
 def _without(partitions: Partitions, commits: Commits) -> Commits:
-    """The commits of all other partitions."""
+    """The commits, without those of ``partitions``."""
     return {tp: commit for tp, commit in commits.items() if tp not in partitions}
 
 
 def _without_replaced(commits: Commits, logged: LoggedOffsets) -> Commits:
-    """The commits without those that this query has replaced, as far as it knows, by a new lineage of its own."""
+    """The commits, without those that this query replaces by a new lineage whose first commit is not confirmed yet."""
     followed = {}
     for tp, commit in commits.items():
         if commit != logged.replaced.get(tp):
@@ -282,7 +285,7 @@ def _without_replaced(commits: Commits, logged: LoggedOffsets) -> Commits:
 
 
 def _in_new_lineage(starts: Starts, partitions: Partitions, rule: StartRule) -> Starts:
-    """The starts of these partitions by a decision to ignore the group's commits, which begins a lineage."""
+    """The starts of these partitions in a new lineage, because ``rule`` ignores the group's commits."""
     return {tp: starts[tp]._replace(rule=rule, lineage=None) for tp in partitions & starts.keys()}
 
 

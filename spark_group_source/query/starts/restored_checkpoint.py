@@ -7,7 +7,7 @@ were deleted, or a copy of the checkpoint runs elsewhere. A crash cannot cause t
 it runs the batch, and the source commits a batch only after Spark has completed it. The exception is Spark's
 asynchronous progress tracking, which writes the log later; Spark allows it only for queries without state.
 
-The option ``restoredCheckpoint`` says what the query does: see :class:`RestoredCheckpoint`.
+The option ``restoredCheckpoint`` decides what the query does then: see :class:`RestoredCheckpoint`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class RestoredCheckpoint:
     ``skip`` starts at the commit, with a warning; ``repeat`` where the checkpoint ends; ``fail`` ends the query.
 
     Only the first start of a partition in this process counts. Otherwise two copies of a checkpoint that run at the
-    same time would repeat each other's batches at each rebalance, without an end. ``_started`` has the partitions that
-    have started. ``_overruled`` has the commits that ``repeat`` did not follow: while the group still has such a
-    commit, the start that replaces it has not been committed, and the next start must repeat as well.
+    same time would repeat each other's batches at each rebalance, endlessly. ``_started`` has the partitions that have
+    started. ``_overruled`` has the commits that ``repeat`` did not follow: while the group still has such a commit, the
+    start that replaces it has not been committed, and the next start must repeat as well.
 
-    Two threads may call, for different partitions.
+    Two threads may call it, for different partitions.
     """
 
     def __init__(self, group_id: str, choice: str) -> None:
@@ -48,10 +48,11 @@ class RestoredCheckpoint:
         self._overruled: dict[TopicPartition, CommittedOffset] = {}
 
     def find(self, commits: Commits, logged: LoggedOffsets) -> Partitions:
-        """The partitions that start for the first time and whose commit lies beyond this checkpoint, which wrote it."""
+        """The partitions that start for the first time in this process, and whose commit was written with this
+        checkpoint but lies beyond its end."""
         restored = set()
         for tp, commit in commits.items():
-            if tp in logged.recreated:  # the checkpoint's end is one of the former topic
+            if tp in logged.recreated:  # the checkpoint's end is an offset in the former topic
                 continue
             is_first_start = tp not in self._started or self._overruled.get(tp) == commit
             if is_first_start and _is_beyond_own_end(commit, logged.ranges.get(tp), logged.checkpoint):
@@ -84,7 +85,8 @@ class RestoredCheckpoint:
     def started(
         self, restored: Partitions, starts: Offsets, ranges: Mapping[TopicPartition, OffsetRange], commits: Commits
     ) -> None:
-        """These partitions have started; logs what that means for the ``restored`` ones."""
+        """Notes that these partitions have started. Logs which records the query skips or repeats in the ``restored``
+        ones."""
         self._started |= starts.keys()
         recorded = restored & starts.keys()
         to_repeat = self.to_repeat(recorded)
@@ -111,7 +113,7 @@ class RestoredCheckpoint:
 
 
 def _is_beyond_own_end(commit: CommittedOffset, logged: OffsetRange | None, checkpoint: str) -> bool:
-    """Whether the checkpoint with this id wrote the commit, and does not have the committed offset any more.
+    """Whether the commit was written with the checkpoint of this id, which no longer contains the committed offset.
 
     The lineage may be a later one: the same backup may be restored again after ``repeat`` began a lineage.
     """
@@ -123,7 +125,7 @@ def _is_beyond_own_end(commit: CommittedOffset, logged: OffsetRange | None, chec
 
 
 def _skipped(restored: Partitions, starts: Offsets, ranges: Mapping[TopicPartition, OffsetRange]) -> list[str]:
-    """What the checkpoint lacks and the query will not read, sorted by partition."""
+    """The offsets, as text, that the checkpoint lacks and the query will not read again, sorted by partition."""
     skipped = []
     for tp in sorted(restored & starts.keys()):
         logged = ranges.get(tp)
@@ -135,7 +137,7 @@ def _skipped(restored: Partitions, starts: Offsets, ranges: Mapping[TopicPartiti
 
 
 def _repeated(restored: Partitions, starts: Offsets, commits: Commits) -> list[str]:
-    """What the query has read and will read again, sorted by partition."""
+    """The offsets, as text, that the query has read and will read again, sorted by partition."""
     repeated = []
     for tp in sorted(restored):
         if starts[tp] < commits[tp].offset:

@@ -29,8 +29,8 @@ class StartRule(Enum):
 
 
 class Start(NamedTuple):
-    """Where a newly assigned partition starts, and why; without a ``lineage`` a new one begins there. ``epoch`` is that
-    of a leader whose log reached the offset."""
+    """Where a newly assigned partition starts, and why. If ``lineage`` is ``None``, a new lineage begins there.
+    ``epoch`` is the epoch of a leader whose log reached the offset."""
 
     offset: int
     rule: StartRule
@@ -51,16 +51,18 @@ def resume_at(
 ) -> Start | None:
     """Where a newly assigned partition starts; ``None`` if the group has no commit and the query has logged nothing.
 
-    The cases are the rows of the table under "Lineages" in ``DESIGN.md``, without that of a restored checkpoint.
-    ``replayed`` and ``given_up`` show the exceptions, in which a lower commit moves nothing back.
+    The cases are the rows of the table under "Lineages" in ``DESIGN.md``, without the row of a restored checkpoint.
+    ``replayed`` and ``given_up`` show the exceptions, in which a commit below the logged end does not move the query
+    back.
 
     Args:
         committed: the group's committed offset, if there is one.
-        logged: the range that this query logged last for the partition, if it ever read it.
-        replayed: the range that Spark has read again after a restart, with the time of that as its lineage. Spark has
-            thereby obeyed an earlier decision to go back to an offset in the range.
-        given_up: where the batch began in which this query lost the partition. A commit above it and below the logged
-            end is by another consumer that read the same records, and no decision to go back.
+        logged: the last range of the partition that this query logged, if there is one.
+        replayed: the range that Spark has replayed after a restart, with the time of the restart as its lineage. If
+            another program had moved the group back to an offset in this range before, the replay has already followed
+            that decision.
+        given_up: where the batch began during which this query lost the partition. A commit above that offset and below
+            the logged end comes from another consumer that has read the same records, and is no decision to go back.
     """
     if committed is None:
         return _at_logged_end(logged)
@@ -96,14 +98,15 @@ def _lineage_after(committed: CommittedOffset) -> int | None:
 
 
 def _is_obeyed(committed: CommittedOffset, replayed: OffsetRange) -> bool:
-    """Whether a commit that moves the partition back is older than the replay, which has read from there already."""
+    """Whether a commit that moves the partition back is older than the replay, which has already read from that
+    offset."""
     if committed.lineage > replayed.lineage:
         return False
     return replayed.start <= committed.offset < replayed.end
 
 
 def _is_of_another_reader(committed: CommittedOffset, given_up: int) -> bool:
-    """Whether another consumer committed what it read of the batch that this query gave up."""
+    """Whether another consumer committed the offsets that it read of the batch that this query gave up."""
     return not committed.tagged and given_up < committed.offset
 
 

@@ -34,10 +34,10 @@ RESOLVE_TIMEOUT = 10.0
 
 
 class StartingOffsets:
-    """Looks up where partitions start that no commit and no logged batch decides (rule 4 in ``DESIGN.md``).
+    """Looks up the starts that neither a commit nor a logged batch decides (rule 4 in ``DESIGN.md``).
 
-    ``confirmed`` is whether enough brokers have said which partitions existed when the query first started. ``_latest``
-    has what ``latest`` meant then, since ``_began_at``, in milliseconds since 1970.
+    ``confirmed`` is whether enough brokers have answered to determine which partitions existed when the query first
+    started. ``_latest`` has the pinned starts of these partitions as of ``_began_at``, in milliseconds since 1970.
     """
 
     def __init__(self, options: SourceOptions, unresolved: UnresolvedStarts) -> None:
@@ -54,11 +54,11 @@ class StartingOffsets:
 
         Other values of the option do not change with time. The lookup includes partitions that this query does not own
         yet: if the query gets one of them later, it reads all records that were written since the lookup. If the leader
-        of a partition does not answer, the result has no offset for the partition, but what :mod:`.latest_at_start`
-        needs to find the offset later. Caller: the query.
+        of a partition does not answer, the result has no offset for the partition, but the leader epoch and time with
+        which :mod:`.latest_at_start` finds the offset later. Caller: the query's thread.
 
-        A later call adds the partitions that it finds in addition, with their starts as of the first call, unless the
-        call before was ``confirmed``.
+        A later call adds new partitions, with their starts as of the first call, unless the previous call was
+        ``confirmed``.
 
         Args:
             confirmed: as in :meth:`.StartOffsetResolver.restore`.
@@ -85,7 +85,7 @@ class StartingOffsets:
         return dict(PinnedStarts(to_pin).pin(found).offsets)
 
     def _pinned_late(self, existing: PinnedOffsets) -> dict[TopicPartition, PinnedStart]:
-        """The starts of these partitions as of the first lookup, which may not have seen them."""
+        """The starts, as of the first lookup, of partitions that this lookup may not have found."""
         latest = self._that_start_at_latest(existing)
         pinned = {}
         for tp, at in existing.items():
@@ -96,7 +96,8 @@ class StartingOffsets:
         return pinned
 
     def forget_latest(self) -> None:
-        """Looks the latest offsets up again: another cluster returned them. Caller: the query, before the start."""
+        """Makes the next call look up the latest offsets again, because another cluster returned them. Caller: the
+        query's thread, before the start."""
         self._latest = None
 
     def find(self, partitions: Partitions, pinned: PinnedStarts, clients: KafkaClients, deadline: Deadline) -> Starts:
@@ -136,8 +137,8 @@ class StartingOffsets:
     def _of_added(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline) -> Starts:
         """The earliest offsets of partitions that were added since the query first started.
 
-        A log without its first records is older. If too few brokers have answered at the start to tell that it existed,
-        it counts as existing then.
+        If such a log no longer begins at offset 0, it may be older. It counts as existing at the start if too few
+        brokers answered at that time to rule that out; otherwise its first records are lost.
         """
         starts = self._starts_by_spec(Earliest(), StartRule.ADDED, partitions, clients, deadline)
         late = frozenset(tp for tp, start in starts.items() if start.offset > 0)
@@ -178,7 +179,7 @@ class StartingOffsets:
         return starts | self._by_options(partitions - latest, clients, deadline)
 
     def _that_start_at_latest(self, partitions: Iterable[TopicPartition]) -> Partitions:
-        """The ones of these partitions for which ``startingOffsets`` means latest."""
+        """Those of these partitions for which ``startingOffsets`` means latest."""
         return frozenset(tp for tp in partitions if _is_latest(self._spec, tp))
 
     def earliest(self, partitions: Partitions, clients: KafkaClients, deadline: Deadline | None = None) -> Starts:

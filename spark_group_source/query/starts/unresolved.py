@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 class UnresolvedStarts:
     """Logs partitions without a start position: a warning at once, and one each minute while that lasts.
 
-    Both threads call it. At worst, they log the same partition twice.
+    Both threads may call it. At worst, they log the same partition twice.
     """
 
     def __init__(self, group_id: str, clock: Clock) -> None:
@@ -24,7 +24,7 @@ class UnresolvedStarts:
         self._warnings: dict[TopicPartition, LogEvery] = {}
 
     def note(self, partitions: Partitions, why: object) -> None:
-        """These have no start position, because of ``why``."""
+        """Notes that these partitions have no start position yet, because of ``why``."""
         due = []
         for tp in sorted(partitions):
             if self._is_due(tp):
@@ -33,7 +33,7 @@ class UnresolvedStarts:
             log.warning("group %s: no start position for %s yet: %s", self._group_id, names(due), why)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """These have a start position now, or are no longer owned."""
+        """Notes that these partitions have a start position now, or are no longer owned."""
         for tp in partitions:
             self._warnings.pop(tp, None)
 

@@ -535,7 +535,10 @@ def test_a_leader_older_than_the_position_is_not_read_until_the_timeout(
     fill(fake, "other", 0, 1)
     waiting = Query(fake, reading.end, failOnDataLoss="false").until({MARKER})
     assert waiting.rows == [MARKER]
-    assert "harmed-0 is not read while its leader has epoch 1, older than epoch 3 before" in caplog.text
+    assert (
+        "harmed-0 is not read while the epoch of its leader (1) is older than the epoch of the query's position (3)"
+        in caplog.text
+    )
     waiting.close()
     monkeypatch.setattr(epoch_check, "OLDER_EPOCH_TIMEOUT", 0.05)
     failing = Query(fake, reading.end)

@@ -87,7 +87,7 @@ def test_commits_of_deleted_topics_are_final(fake: FakeKafka, start: Start, capl
             time.sleep(0.02)
             driver.plan_batch(end, None)
     assert len(fake.commits) == commits
-    assert caplog.text.count("not committed, and will be retried") == 1
+    assert caplog.text.count(" was rejected, and will be retried: ") == 1
     assert driver.counters.commits == successful
 
 
