@@ -53,13 +53,14 @@ metadata. An offset without the tag is the decision of an operator, and not an o
 
 
 RESET_TAG = f"{COMMIT_TAG} starting"
-"""Start of the metadata after ``resetOffsetsOnStart`` has moved a partition, until Spark has logged a batch that says
-so. If the query dies before, its restart does not reset again: it would skip the records that arrived since."""
+"""Start of the metadata after ``resetOffsetsOnStart`` has moved a partition, until Spark has logged a batch of the
+partition. If the query dies before that, the tag keeps its restart from a second reset, which would skip the records
+that arrived since."""
 
 
 METADATA_TEXT = 500
-"""Maximum length of a text in the metadata of a commit, in characters. JSON takes up to twelve bytes for each, and the
-metadata has at most 32,767 bytes in a request to a broker before Kafka 2.4."""
+"""Maximum length of a text in the metadata of a commit, in characters. JSON takes up to twelve bytes for each
+character, and the metadata has at most 32,767 bytes in a request to a broker before Kafka 2.4."""
 
 
 def commit_metadata(fields: Mapping[str, object], tag: str = COMMIT_TAG) -> str:
@@ -80,7 +81,7 @@ def commit_metadata(fields: Mapping[str, object], tag: str = COMMIT_TAG) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A partition's committed offset as the group has it, with its leader epoch."""
+    """The committed offset of a partition, with its metadata and leader epoch."""
 
     offset: int
     metadata: str = ""
@@ -88,17 +89,17 @@ class CommittedOffset:
 
     @property
     def tagged(self) -> bool:
-        """Whether this source wrote it."""
+        """Whether this source wrote the commit."""
         return self.metadata.startswith(COMMIT_TAG)
 
     @property
     def tagged_reset(self) -> bool:
-        """Whether ``resetOffsetsOnStart`` wrote it, and no logged batch had confirmed the reset."""
+        """Whether the commit shows a reset by ``resetOffsetsOnStart`` that no logged batch contained yet."""
         return self.metadata.startswith(RESET_TAG)
 
     @property
     def lineage(self) -> int:
-        """The lineage to which it belongs."""
+        """The lineage of the commit."""
         lineage = self._fields.get("lineage", NO_LINEAGE)
         if not isinstance(lineage, int):
             return NO_LINEAGE
@@ -106,11 +107,11 @@ class CommittedOffset:
 
     @property
     def checkpoint(self) -> str:
-        """The id of the checkpoint that has logged the offset as the end of a batch; empty if none is known to."""
+        """The id of the checkpoint that has logged the offset as the end of a batch; empty if none is known."""
         return str(self._fields.get("checkpoint", ""))
 
     def started_at(self, digest: str) -> bool:
-        """Whether the query that wrote it has the ``startingOffsets`` with this digest."""
+        """Whether the query that wrote the commit has the ``startingOffsets`` with this digest."""
         return self._fields.get("start") == digest
 
     @property
@@ -141,15 +142,15 @@ RECORD_BYTES = 64
 
 
 ERRORS_OF_ONE_PARTITION = {UNKNOWN_TOPIC_OR_PARTITION, UNSTABLE_OFFSET_COMMIT, UNKNOWN_TOPIC_ID}
-"""Error codes of one partition with which the coordinator still returns the offsets of the others."""
+"""Error codes of one partition. The coordinator still returns the offsets of the other partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
     """The result of a commit: the confirmed partitions, the errors by partition, and the partitions without an answer.
 
-    ``failure`` is an error of the request as a whole. A commit of ``unanswered`` partitions may still be applied, after
-    later ones.
+    ``failure`` is an error of the request as a whole. The coordinator may still apply the commits of ``unanswered``
+    partitions, even after later commits.
     """
 
     confirmed: Partitions = frozenset()
@@ -159,14 +160,14 @@ class CommitResult:
 
 
 def _is_of_partition(error_code: int) -> bool:
-    """Whether a commit is rejected for one partition only, and accepted for the others."""
+    """Whether the error code rejects the commit of one partition only, and the others are accepted."""
     if error_code == TOPIC_AUTHORIZATION_FAILED:
         return True
     return error_action(error_code) in (ErrorAction.SKIP, ErrorAction.TRIM_METADATA)
 
 
 class GroupOffsets:
-    """The offsets of one group, over one thread's cluster.
+    """Fetches and commits the offsets of one group, over one thread's cluster.
 
     Commits use the connection of the thread's other lookups, not the connection of the membership. A thread sends one
     request at a time. If its query ends during a request, the connection is closed, and the member leaves over the
@@ -184,11 +185,11 @@ class GroupOffsets:
         deadline: Deadline,
         topic_ids: Mapping[TopicPartition, str] | None = None,
     ) -> CommitResult:
-        """Commits offsets as member ``me``; the broker rejects them if its generation is over.
+        """Commits offsets as member ``me``; the broker rejects them if the member's generation is over.
 
         Without a member id, the broker rejects the offsets if the group has members. Offsets of a topic whose id
-        differs from ``topic_ids`` are rejected too: by a broker of Kafka 4.1 or later, or else after a lookup of the
-        id. Many partitions take several requests. After a request fails, no further one is sent.
+        differs from ``topic_ids`` are rejected too, by a broker of Kafka 4.1 or later, and otherwise by this method
+        after a lookup of the id. Many partitions take several requests. After a request fails, no further one is sent.
         """
         if topic_ids is None:
             topic_ids = {}
@@ -229,7 +230,7 @@ class GroupOffsets:
         deadline: Deadline,
         topic_ids: Mapping[TopicPartition, str],
     ) -> CommitResult:
-        """Commits with one request; offsets of former topics are left out and rejected."""
+        """Commits with one request; offsets of former topics are left out, and returned as rejected."""
         failure = self._client.connect(deadline)
         if failure is not None:
             return CommitResult(failure=failure)
@@ -335,8 +336,8 @@ class GroupOffsets:
                 confirmed.add(tp)
                 continue
             errors[tp] = error_code
-            # A response has an error of the group for every partition. If one partition has an error of its own, the
-            # others are committed.
+            # A response repeats an error of the whole group for every partition. If one partition has an error of its
+            # own, the others are committed.
             if group_error == 0 and not _is_of_partition(error_code):
                 group_error = error_code
         if group_error == 0:
@@ -361,21 +362,22 @@ class GroupOffsets:
         me: Membership | None = None,
         unavailable: dict[TopicPartition, RequestFailed] | None = None,
     ) -> dict[TopicPartition, CommittedOffset] | RequestFailed:
-        """The group's committed offsets, of all partitions for ``None``; partitions without a commit are left out.
+        """The group's committed offsets of these partitions, or of all for ``None``. Partitions without a commit are
+        left out.
 
         With KIP-848, a coordinator rejects the request if it does not know ``me`` in this epoch, because it is a former
         coordinator or has fenced ``me``.
 
-        As a member of either protocol, it asks only the broker that knows this generation. A former coordinator, which
-        was suspended or cut off, would answer with old offsets.
+        With ``me``, the request goes only to the broker that knows this generation. A former coordinator that was
+        suspended or cut off would answer with old offsets.
 
         Asks for stable offsets: while a transaction has pending offsets, the broker returns an error to retry for their
         partitions. If ``unavailable`` is given, it receives the failure of each such partition, and the call returns
-        the others. Without it, the failure of one partition is that of the call.
+        the others. Without ``unavailable``, the failure of one partition fails the call.
         """
         deadline = deadline.at_most(self._settings.offset_fetch_timeout)
         if me is not None and me.generation == NO_GENERATION:
-            me = None  # a query that is in no group asks as an operator does
+            me = None  # a query outside the group names no member, like an operator's tool
         if me is not None:
             failure = self._client.connect_to_known(deadline)
             if failure is not None:
@@ -417,7 +419,7 @@ class GroupOffsets:
             return self._client.failure("OffsetFetch", group.error_code)
         offsets = {}
         for tp, part in _fetched(group):
-            if part.error_code:  # any code: without a commit, the partition would start at startingOffsets
+            if part.error_code:  # any code: if the commit were left out, the partition would start at startingOffsets
                 failure = self._client.failure("OffsetFetch", part.error_code, topics=[tp.topic])
                 if unavailable is None or part.error_code not in ERRORS_OF_ONE_PARTITION:
                     return failure
@@ -429,9 +431,9 @@ class GroupOffsets:
     def topics(
         self, names: Collection[str], deadline: Deadline, *, with_permissions: bool = False
     ) -> dict[str, Topic] | RequestFailed:
-        """These topics as the coordinator knows them, with what this client may do with them if that is requested.
+        """The metadata of these topics from the coordinator, with this principal's permissions if requested.
 
-        Offsets that are fetched afterwards belong to these topics or to later ones of their names.
+        Offsets that are fetched afterwards belong to these topics or to later topics of the same names.
         """
         return self._client.topics(names, deadline, with_permissions=with_permissions)
 
@@ -457,7 +459,7 @@ def _uuid(topic_id: str) -> UUID | None:
 
 
 def _fetched(group: Any) -> Iterator[tuple[TopicPartition, Any]]:
-    """Each partition of an OffsetFetch response, with its part of it."""
+    """Each partition of an OffsetFetch response, with its entry."""
     for topic in group.topics:
         for part in topic.partitions:
             yield TopicPartition(topic.name, part.partition_index), part

@@ -40,7 +40,7 @@ MEMBERSHIP = "membership"
 """The purpose of the connection for the requests of the membership. Lookups and commits of offsets use others."""
 
 CALL_ERRORS = BrokerUnavailable, DeadlineExceeded, ProtocolError, GroupError, AuthenticationFailed
-"""What a request to the coordinator may raise; the last two are fatal."""
+"""The errors that a request to the coordinator may raise; the last two are fatal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,11 @@ _HINTS = {
 
 
 class CoordinatorClient:
-    """One connection to a group's coordinator, over one thread's cluster. If the coordinator is unknown, takes the one
-    that another client of the query has found, or asks the brokers.
+    """One connection to a group's coordinator, over one thread's cluster. A client that does not know the coordinator
+    uses the broker that another client of the query has found, or looks up the coordinator.
 
-    Each ``purpose`` has its own connection: a JoinGroup that waits at the broker delays all later requests on its own.
+    Each ``purpose`` has its own connection, because a JoinGroup that waits at the broker delays all later requests on
+    the same connection.
     """
 
     def __init__(
@@ -214,8 +215,8 @@ class CoordinatorClient:
         return None
 
     def topic_ids(self, topics: Collection[str], deadline: Deadline) -> dict[str, str] | RequestFailed:
-        """The ids, if any, that these topics have for the coordinator. Its offsets belong to these topics or to later
-        ones."""
+        """The ids of these topics that the coordinator knows, if any. Offsets that it returns afterwards belong to
+        these topics or to later topics of the same names."""
         quick = deadline.at_most(self._cluster.options.request_timeout)
         try:
             found = self._cluster.request_metadata(self._connect(quick), topics, quick).topics
@@ -226,8 +227,8 @@ class CoordinatorClient:
     def topics(
         self, names: Collection[str], deadline: Deadline, *, with_permissions: bool
     ) -> dict[str, Topic] | RequestFailed:
-        """These topics as the coordinator knows them, which the cluster keeps: their ids, as :meth:`topic_ids`, their
-        leaders, and what this client may do with them."""
+        """The metadata of these topics from the coordinator: their ids, as :meth:`topic_ids`, their leaders, and this
+        principal's permissions. The cluster keeps this metadata."""
         quick = deadline.at_most(self._cluster.options.request_timeout)
         try:
             connection = self._connect(quick)
@@ -244,7 +245,7 @@ class CoordinatorClient:
             return None
         found = self._broker_id
         self.rediscover()
-        return RequestFailed(ErrorAction.REDISCOVER, f"broker {found} has not answered as the member's coordinator")
+        return RequestFailed(ErrorAction.REDISCOVER, f"broker {found} has not confirmed the member's generation yet")
 
     def confirm_generation(self) -> None:
         """Notes that the broker of the last request knows the member in its current generation."""

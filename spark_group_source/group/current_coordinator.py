@@ -1,4 +1,4 @@
-"""The group's coordinator, as all clients of one query know it."""
+"""The group's coordinator, shared by all clients of one query."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CurrentCoordinator:
-    """The group's coordinator as the clients of one query know it, who share this object. ``None`` at first.
+    """The group's coordinator. The clients of one query share this object.
 
     A former coordinator that was suspended or cut off may still answer, even lookups of the coordinator and of offsets.
     But a broker that knows the member's generation also knows all commits before it.
 
     Attributes:
         broker: the broker that a client found last. A client that knows another broker looks up the coordinator again;
-            a client that knows none asks this broker.
+            a client that knows none uses this broker. ``None`` at first.
         knows_generation: the broker that last answered the member in its current generation.
         permission: READ on the group, as coordinators have granted or denied it.
     """

@@ -34,7 +34,7 @@ REBALANCING = {"PreparingRebalance", "CompletingRebalance"}
 """The states in which a classic group names neither its assignor nor the partitions of its members."""
 
 UNKNOWN = "Unknown"
-"""Kafka's name of a state that a broker does not say."""
+"""Kafka's name for a state that a broker does not report."""
 
 _CLASSIC_MEMBER = 0
 
@@ -74,13 +74,13 @@ class GroupDescription:
 
     Attributes:
         state: Kafka's name. Groups of both protocols may be Stable, Empty, or Dead if no group exists. A classic group
-            may also be PreparingRebalance or CompletingRebalance, another one Assigning or Reconciling.
+            may also be PreparingRebalance or CompletingRebalance, a group with KIP-848 Assigning or Reconciling.
         assignor: the assignor that the group has chosen; empty if a classic group has no members.
         members: sorted by client id.
         protocol: ``consumer`` if the group has the group protocol of KIP-848. Such a group may have classic members.
         members_hidden: whether the group has members, and ``members`` is empty because this principal may not describe
             all of their topics. The state is then Unknown. Only groups with KIP-848 have hidden members.
-        protocol_type: ``consumer``, or what the members are instead: ``connect`` in Kafka Connect.
+        protocol_type: ``consumer``, or another type of members, such as ``connect`` in Kafka Connect.
     """
 
     state: str
@@ -189,7 +189,8 @@ def _identity(member: Any, instance_id: str | None) -> tuple[str, str, str, str 
 
 
 def _assigned(member: Any) -> frozenset[TopicPartition]:
-    """No partitions if they cannot be decoded, because the description of the other members must not fail."""
+    """The assigned partitions; none if they cannot be decoded, so that the description of the other members does not
+    fail."""
     with suppress(ProtocolError):
         return decode_assignment(member.member_assignment or b"")
     return frozenset()

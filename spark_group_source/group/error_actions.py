@@ -99,8 +99,8 @@ ERROR_ACTIONS: dict[int, ErrorAction] = {
 
 
 MAY_HEAL = {23, 26, 35, 81, 112}
-"""Fatal for a query that has just started, because a setting is wrong. If it was in the group before, the setting of a
-broker or another member has changed, and may change back: during an upgrade the brokers differ."""
+"""Fatal for a query that has just started, because a setting is wrong. If the query was in the group before, a setting
+of a broker or of another member has changed, and may change back: during an upgrade, brokers differ."""
 
 
 _DENIED = {TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED}
@@ -109,7 +109,8 @@ _DENIED = {TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED, CLUSTER_AUTHO
 _ADVICE = {
     23: "Set 'kafka.partition.assignment.strategy' to an assignor that all members have (range for librdkafka, sarama,"
     " kafka-go and kafka-python, roundrobin for aiokafka) or, on Kafka 4.0 or later, 'kafka.group.protocol' to"
-    " consumer, which shares with any assignor. If the members are no consumers, use another 'kafka.group.id'.",
+    " consumer, which can share a group of any assignor. If the members are no consumers, use another"
+    " 'kafka.group.id'.",
     24: "Set 'kafka.group.id' to a group id that the brokers accept.",
     26: "Set 'kafka.session.timeout.ms' between the brokers' group.min.session.timeout.ms and"
     " group.max.session.timeout.ms.",

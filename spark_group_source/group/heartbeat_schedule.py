@@ -18,16 +18,17 @@ log = logging.getLogger(__name__)
 
 
 PROMPT_JOINS = 4
-"""Joins in a row, without a successful heartbeat, that need no backoff: a new member of the classic protocol needs two,
-and a revocation two more. Without this limit, a coordinator that contradicts itself would get thousands a second."""
+"""Maximum number of joins in a row, without a successful heartbeat, that need no backoff: a new member of the classic
+protocol needs two, and a revocation two more. Without this limit, a coordinator that contradicts itself would get
+thousands a second."""
 
 
 class HeartbeatSchedule:
-    """The heartbeats of one member and the backoffs of its requests: when the next one is due, and when one last
-    succeeded. All methods are for the member's thread, except for :attr:`time_since_heartbeat` and ``last_failure``.
+    """When the next heartbeat of one member is due, when a heartbeat last succeeded, and the backoffs of the member's
+    requests. Only the member's thread may use it, except for :attr:`time_since_heartbeat` and ``last_failure``.
 
-    ``next_heartbeat`` is when the next heartbeat is due, in seconds of the clock; they are ``interval`` seconds apart.
-    ``last_failure`` is why the last request failed; empty since one has succeeded.
+    ``next_heartbeat`` is when the next heartbeat is due, in seconds of the clock; heartbeats are ``interval`` seconds
+    apart. ``last_failure`` is why the last request failed; empty if it succeeded.
     """
 
     def __init__(self, settings: GroupSettings, interval: float, clock: Clock, wakeup: Wakeup | None) -> None:
@@ -63,14 +64,15 @@ class HeartbeatSchedule:
 
     @property
     def time_since_heartbeat(self) -> float:
-        """Seconds since the response to the last successful heartbeat or SyncGroup. Caller: anybody.
+        """Seconds since the response to the last successful heartbeat or SyncGroup. Caller: any thread.
 
         A heartbeat also succeeds with REBALANCE_IN_PROGRESS while a revocation is pending.
         """
         return self._clock() - self._succeeded_at
 
     def record_success(self, *, joined: bool = False) -> None:
-        """A request succeeded: a heartbeat after the join, or else SyncGroup or the join itself."""
+        """Notes that a request succeeded. ``joined`` is whether it was a heartbeat after the join, and not SyncGroup or
+        the join itself."""
         self._succeeded_at = self._clock()
         self.last_failure = ""
         self._logged_action: ErrorAction | None = None
@@ -101,7 +103,7 @@ class HeartbeatSchedule:
             )
 
     def await_retry(self) -> None:
-        """Waits before the retry of a request, twice as long as before. Then a heartbeat or join is due."""
+        """Waits before the retry of a request, each time twice as long as before. Then a heartbeat or a join is due."""
         self._wait(self._backoff.next())
         self._waited = True
         self.schedule_next(0.0)

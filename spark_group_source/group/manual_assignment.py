@@ -1,8 +1,8 @@
 """Manual assignment: the partitions that the option ``assign`` names, without membership in the group.
 
-It has the methods of :class:`~spark_group_source.group.member.Member` that a query calls. The query joins nothing, so
-partitions are never revoked, no heartbeats are sent, and no thread runs: the query makes all calls. Commits carry no
-generation; the coordinator accepts them only while the group has no members.
+It has the methods of :class:`~spark_group_source.group.member.Member` that a query calls. The query does not join the
+group, so partitions are never revoked, no heartbeats are sent, and no thread runs: the query makes all calls. Commits
+carry no generation; the coordinator accepts them only while the group has no members.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ManualAssignment:
     time_since_heartbeat = rebalanced_at = None
     """No heartbeats are sent, and nothing is rebalanced."""
     has_assignment, last_failure = True, ""
-    """Nobody else decides what is assigned."""
+    """The assignment is known from the start, and no request of a membership can fail."""
 
     def __init__(self, clients: KafkaClients, settings: GroupSettings, clock: Clock = monotonic) -> None:
         self.counters = Counters()

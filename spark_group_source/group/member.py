@@ -56,8 +56,8 @@ from spark_group_source.wire.waiting import Interrupted, WakeupPipe
 log = logging.getLogger(__name__)
 
 BLOCKED_AFTER = 1.0
-"""Seconds that :meth:`Member.close` waits for the thread to leave; then a user's own code blocks it, and the member
-leaves without its thread."""
+"""Seconds that :meth:`Member.close` waits for the thread to begin to leave. After that, :meth:`Member.close` assumes
+that a user's own code blocks the thread, and leaves the group itself."""
 
 
 IN_GROUP = (Phase.STABLE, Phase.REVOKING)
@@ -65,22 +65,24 @@ IN_GROUP = (Phase.STABLE, Phase.REVOKING)
 
 
 class AwaitedOffsets(Protocol):
-    """The query's offsets, as far as revocations wait for them. Any thread calls these methods; they return at once."""
+    """The query's offsets, as far as revocations wait for them. Any thread may call these methods, which return at
+    once."""
 
     def awaited(self) -> Partitions:
         """Partitions for which a revocation waits: the batch in flight reads them, or commits or starts are pending."""
 
     def reserve(self, partitions: Partitions) -> None:
-        """The batch that is planned now reads these."""
+        """Notes that the batch that is being planned reads these partitions."""
 
 
 class Member:
     """Membership of one query. Created when the query starts, closed when it ends, never used again.
 
     It takes events from both threads, and queues actions for the member's thread. The condition ``_changed`` guards the
-    state, the actions, and ``_has_assignment``, whether the first assignment and its start positions are known. Who
-    holds it waits for nothing else. ``_ending`` guards which thread frees the wakeup. Only the member's thread changes
-    the other attributes. ``rebalanced_at`` is when the present generation began, in seconds of the clock.
+    state, the actions, and ``_has_assignment``, whether the first assignment and its start positions are known. A
+    thread that holds ``_changed`` waits for nothing else. ``_ending`` guards which thread frees the wakeup. Only the
+    member's thread changes the other attributes. ``rebalanced_at`` is when the present generation began, in seconds of
+    the clock.
     """
 
     _listener: RebalanceListener
@@ -117,7 +119,7 @@ class Member:
         self._thread = threading.Thread(target=self._run, name="group-member", daemon=True)
 
     def start(self, topics: Mapping[str, Topic], listener: RebalanceListener) -> None:
-        """Begins to join, subscribed to ``topics``. Caller: the query, once."""
+        """Begins to join, subscribed to ``topics``. Caller: the query's thread, once."""
         self._listener = listener
         subscribed = self._protocol.subscribe(topics)
         if subscribed is not None:
@@ -125,7 +127,7 @@ class Member:
         self._thread.start()
 
     def snapshot(self) -> Membership:
-        """The membership as it is now. Caller: anybody.
+        """The current membership. Caller: any thread.
 
         Checks the session timeout too, because a user's own code may block the member's thread.
 
@@ -140,23 +142,23 @@ class Member:
 
     @property
     def time_since_heartbeat(self) -> float:
-        """Seconds since the last successful heartbeat or SyncGroup. Caller: anybody."""
+        """Seconds since the last successful heartbeat or SyncGroup. Caller: any thread."""
         return self._heartbeats.time_since_heartbeat
 
     @property
     def last_failure(self) -> str:
-        """Why the last request of the membership failed; empty since one has succeeded. Caller: anybody."""
+        """Why the last request of the membership failed; empty if it succeeded. Caller: any thread."""
         return self._heartbeats.last_failure
 
     @property
     def has_assignment(self) -> bool:
-        """Whether the first assignment and its start positions are known. Caller: anybody."""
+        """Whether the first assignment and its start positions are known. Caller: any thread."""
         return self._has_assignment
 
     def await_assignment(self, deadline: Deadline) -> bool:
         """Waits for the first assignment, empty or not, and its start positions, or for the end of the membership.
 
-        Returns whether the start positions are known. Caller: the query.
+        Returns whether the start positions are known. Caller: the query's thread.
 
         Raises:
             GroupSourceError: the membership failed.
@@ -170,8 +172,8 @@ class Member:
     def plan(self, partitions: Partitions, me: Membership) -> Partitions:
         """Registers a batch that will read ``partitions``; returns those that are still readable.
 
-        Leaves out a partition that was lost and assigned again since the snapshot ``me``: its position may differ.
-        Until the batch is committed a revocation of the returned partitions waits for it. Caller: the query.
+        Leaves out a partition that was lost and assigned again since the snapshot ``me``: its position may differ. A
+        revocation of the returned partitions waits until this batch is committed. Caller: the query's thread.
         """
         with self._changed:
             self._apply(Tick())
@@ -185,17 +187,20 @@ class Member:
             return frozenset(allowed)
 
     def commits_changed(self) -> None:
-        """Commits succeeded, or became due: a revocation may wait for them. Caller: any thread."""
+        """Notes that commits have succeeded or become pending, because a revocation may wait for them. Caller: any
+        thread."""
         with self._changed:  # so that the last answer is the newest
             self._apply(AwaitedChanged(self._offsets.awaited()))
 
     def commit_rejected(self, me: Membership, failure: RequestFailed, deadline: Deadline) -> Membership | None:
-        """The coordinator rejected a commit of ``me``: it is no member any more, or has another epoch by now.
+        """Handles a commit that the coordinator rejected, because ``me`` is no member any more or has another epoch by
+        now.
 
-        Returns the membership with which to commit again at once, ``None`` if there is none. The answer with the new
-        epoch may be on its way: the query waits for it until the ``deadline``. If the membership still has the rejected
-        generation, everything owned is lost. While a join is pending, the generation may have ended because all members
-        joined: the response to the join decides. Caller: any thread.
+        Returns the membership with which to commit again at once; ``None`` if there is none. After a stale epoch, the
+        query waits until the ``deadline`` for the answer with the new epoch. If the membership still has the rejected
+        generation, all owned partitions are lost. While a join is pending, that holds only if the coordinator does not
+        know the member id: otherwise the generation may have ended because all members joined, and the response to the
+        join decides. Caller: any thread.
         """
         with self._changed:
             if failure.action is ErrorAction.STALE_EPOCH:
@@ -207,7 +212,7 @@ class Member:
 
     def _await_newer_epoch(self, me: Membership, deadline: Deadline) -> Membership | None:
         """Waits for another epoch than that of ``me``; ``None`` if none came. The caller holds the lock."""
-        if threading.current_thread() is not self._thread:  # which itself receives the answer with the new epoch
+        if threading.current_thread() is not self._thread:  # that thread itself receives the answer with the new epoch
             while self._is(me) and not self._state.ended and not deadline.expired():
                 self._changed.wait(deadline.remaining())
         if self._state.ended or self._is(me):
@@ -237,8 +242,8 @@ class Member:
     def _apply(self, event: Event) -> None:
         """Applies an event to the membership as it is now; the caller holds the lock.
 
-        A revocation waits for what is awaited at this moment, and ends or the session ends if the time for it has
-        passed. A success extends the session before the clock is checked.
+        First checks the pending revocation against the partitions that are awaited at this moment, and ends the
+        revocation or the session if its time has passed. A success extends the session before the clock is checked.
         """
         if not isinstance(event, Tick | AwaitedChanged):
             self._step(AwaitedChanged(self._offsets.awaited()))
@@ -249,7 +254,7 @@ class Member:
             self._step(event)
 
     def _step(self, event: Event) -> None:
-        """Steps the state machine, and queues what it tells the thread to do; the caller holds the lock."""
+        """Steps the state machine, and queues its actions for the member's thread; the caller holds the lock."""
         before = self._state
         self._state, actions = self._protocol.state_machine(
             before, event, self._clock(), self._settings.revocation_timeout
@@ -265,7 +270,7 @@ class Member:
         self._changed.notify_all()
 
     def close(self) -> None:
-        """Leaves the group and ends the thread, within :data:`LEAVE_TIMEOUT`. Caller: the query, at its end.
+        """Leaves the group and ends the thread, within :data:`LEAVE_TIMEOUT`. Caller: any thread, when the query ends.
 
         If a user's own code blocks the thread, the thread ends when that code returns. Further calls do nothing.
         """
@@ -285,7 +290,9 @@ class Member:
 
     def _leave_without_thread(self) -> None:
         log.warning(
-            "group %s: your code blocks the member's thread, so the member leaves without it", self._settings.group_id
+            "group %s: your code blocks the member's thread: an assignor or startingOffsetsCallback has not returned."
+            " The member leaves over another connection.",
+            self._settings.group_id,
         )
         with closing(Cluster(self._cluster.options, identity=self._cluster.identity)) as cluster:
             self._leave(cluster)
@@ -313,10 +320,11 @@ class Member:
                     self._closing.close()
 
     def _live(self) -> None:
-        """The life cycle: performs what the last event led to, and keeps the membership alive while that is nothing.
+        """The life cycle: performs the queued actions, and keeps the membership alive while there are none.
 
-        It begins with the request that joins. An answer with an assignment notifies the query; a smaller assignment
-        revokes partitions, which is reported by the next request; a failure leads to a retry, a new join or the end.
+        The first action is the request that joins. An answer with an assignment notifies the query. A smaller
+        assignment revokes partitions, which the next request reports. A failure leads to a retry, a new join or the
+        end.
         """
         while not self._is_over():
             match self._next_action():
@@ -332,7 +340,7 @@ class Member:
                     self._send(request)
 
     def _is_over(self) -> bool:
-        """Whether the membership has ended, and nothing is left to do about that."""
+        """Whether the membership has ended, and no action is left."""
         with self._changed:
             return self._state.ended and not self._actions
 
@@ -364,8 +372,8 @@ class Member:
         self._retry_pending()
 
     def _send(self, request: Action) -> bool:
-        """Sends a request, and applies what happened. Returns whether the member is still in the group, as far as it
-        knows: the request did not fail, and nothing was lost meanwhile."""
+        """Sends a request, and applies its outcome. Returns whether the member is still in the group, as far as it
+        knows: the request did not fail, and no partitions were lost meanwhile."""
         if self._protocol.is_join(request, self._state):
             self._begin_join()
         before = self._state
@@ -380,9 +388,10 @@ class Member:
         return self._accepted(outcome.events[-1], before)
 
     def _accepted(self, answer: Event, before: Membership) -> bool:
-        """What follows from an answer that is applied: the next heartbeat, and an assignment for the query.
+        """Acts on an answer that has been applied: schedules the next heartbeat, and notifies the query of an
+        assignment.
 
-        Returns False if everything was lost before the answer came: a join follows.
+        Returns False if all partitions were lost before the answer came, so that a join follows.
         """
         if isinstance(answer, SessionExtended):
             self._heartbeats.record_success(joined=before.phase is not Phase.JOINING)
@@ -451,7 +460,7 @@ class Member:
             self.post(changed)
 
     def _retry_due(self) -> float:
-        """When :meth:`_retry_pending` has something to do, in seconds of the clock."""
+        """When :meth:`_retry_pending` is due, in seconds of the clock."""
         me = self._state
         if me.phase not in IN_GROUP:
             return math.inf
@@ -463,7 +472,7 @@ class Member:
             self._listener.retry_pending(self._state, self._protocol.start_positions_deadline())
 
     def _notify_of_assignment(self) -> None:
-        """Notifies the listener of a new assignment; then the query may know that it has one."""
+        """Notifies the listener of a new assignment, and then wakes a query that waits for its first assignment."""
         self._logged_reason = ""
         self.counters.rebalances += 1
         self.rebalanced_at = self._clock()

@@ -1,4 +1,4 @@
-"""The partitions of one member, from assignment to revocation or loss: the part that both group protocols have. Pure.
+"""The partitions of one member, from assignment to revocation or loss: the part that both group protocols share. Pure.
 
               partitions to revoke, which the running batch reads or whose commits are pending
     STABLE ─────────────────────────────────────────────────────────▶ REVOKING
@@ -87,7 +87,7 @@ class Membership:
 
 
 class Event:
-    """What happened."""
+    """Something that happened to the membership."""
 
     __slots__ = ()
 
@@ -99,7 +99,7 @@ class SessionExtended(Event):
 
 
 class AssignmentAnswered(SessionExtended):
-    """The answer also says which partitions the member has."""
+    """The answer also confirms or changes the member's assignment."""
 
     __slots__ = ()
 
@@ -125,7 +125,7 @@ class RequestFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class AwaitedChanged(Event):
-    """Spark got a batch, or commits succeeded or became due: a revocation of these partitions waits now."""
+    """Spark got a batch, or commits succeeded or became pending: a revocation of these partitions has to wait now."""
 
     awaited: Partitions
 
@@ -141,7 +141,7 @@ class Close(Event):
 
 
 class Action:
-    """What the member's thread has to do."""
+    """Something that the member's thread has to do."""
 
     __slots__ = ()
 
@@ -160,12 +160,14 @@ class Notification(Action):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge(Action):
-    """Report the owned partitions to the coordinator: some were revoked or lost. The protocol sends a request then."""
+    """Report the owned partitions to the coordinator, because some were revoked or lost. Each protocol sends its own
+    request."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitBackoff(Action):
-    """Wait for the retry backoff before the next request. ``rediscover``: then find the coordinator first."""
+    """Wait for the retry backoff before the next request. ``rediscover``: find the coordinator again before that
+    request."""
 
     rediscover: bool = False
 
@@ -189,7 +191,7 @@ class Assigned(Notification):
 
 @dataclass(frozen=True, slots=True)
 class Revoked(Notification):
-    """These partitions are revoked, also those that are still awaited."""
+    """These partitions are revoked, even those that are still awaited when the revocation times out."""
 
     partitions: Partitions
 
@@ -208,7 +210,8 @@ AnyMember = TypeVar("AnyMember", bound=Membership)
 
 
 def step(member: AnyMember, event: Event, now: float) -> tuple[AnyMember, list[Action]]:
-    """Applies an event that no group protocol needs to know. ``now`` is in seconds on the caller's monotonic clock."""
+    """Applies an event that is the same for both group protocols. ``now`` is in seconds on the caller's monotonic
+    clock."""
     match event:
         case AwaitedChanged(awaited) if awaited != member.awaited:
             return _finish_revocation(replace(member, awaited=awaited), now)
@@ -276,7 +279,7 @@ def without_acknowledgements(actions: Iterable[Action]) -> list[Action]:
 
 
 def lose(member: AnyMember, reason: str) -> tuple[AnyMember, list[Action]]:
-    """The coordinator may have removed the member: all partitions are lost, and the member joins again."""
+    """Loses all partitions and joins again, because the coordinator may have removed the member."""
     after = replace(member, phase=Phase.JOINING, generation=NO_GENERATION, owned={}, revoking=NONE, reason=reason)
     return after, [*_lost(member, reason), Acknowledge()]
 
@@ -284,8 +287,8 @@ def lose(member: AnyMember, reason: str) -> tuple[AnyMember, list[Action]]:
 def fail(member: AnyMember, failure: RequestFailed) -> tuple[AnyMember, list[Action]]:
     """A request failed with a fatal error, which ends the membership.
 
-    The coordinator may still have the member: it leaves, so that its partitions need not wait for the session timeout.
-    A fenced static member cannot leave: another one has its place.
+    The coordinator may still have the member in the group. The member therefore leaves, so that its partitions need not
+    wait for the session timeout. A fenced static member cannot leave, because another member has its instance id.
     """
     after = replace(member, phase=Phase.FAILED, owned={}, revoking=NONE, error=failure.error)
     actions = _lost(member, failure.reason)

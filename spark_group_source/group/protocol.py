@@ -2,8 +2,8 @@
 
 The member's thread calls a protocol, and a protocol never calls its member: :meth:`GroupProtocol.send` returns an
 :class:`Outcome`, whose events the member applies to the state machine of the protocol. One case cannot wait for the
-outcome: a classic member sends heartbeats while the coordinator holds back its JoinGroup or SyncGroup for minutes. What
-these heartbeats change is applied at once, by the function that the member passes along (:data:`Apply`).
+outcome: a classic member sends heartbeats while the coordinator holds back its JoinGroup or SyncGroup for minutes. The
+events of these heartbeats are applied at once, by the function that the member passes along (:data:`Apply`).
 """
 
 from __future__ import annotations
@@ -59,14 +59,15 @@ class MemberContext:
 
 
 LEAVE_TIMEOUT = 3.0
-"""Seconds to leave the group, with retries: Spark kills the process some seconds after it asked it to end."""
+"""Maximum seconds to leave the group, with retries, because Spark kills the process some seconds after asking it to
+end."""
 
 LEAVE_ATTEMPT_TIMEOUT = 1.0
-"""Seconds for one attempt to leave, so that a request that is lost on a dead connection leaves time for another."""
+"""Maximum seconds for one attempt to leave. If a request is lost on a dead connection, there is time for another."""
 
 START_POSITIONS_PART = 0.5
-"""Part of the session timeout for finding start positions on the member's thread, which sends no heartbeat meanwhile.
-The other part is left for the next heartbeat."""
+"""Maximum fraction of the session timeout for finding start positions on the member's thread, which sends no heartbeat
+meanwhile. The rest is left for the next heartbeat."""
 
 
 class GroupProtocol(ABC, Generic[AnyMember]):
@@ -74,7 +75,7 @@ class GroupProtocol(ABC, Generic[AnyMember]):
 
     A membership begins as ``initial`` with the request ``first``, and ``state_machine`` applies events to it.
     ``client`` sends the requests of the membership. ``next_topic_check`` is when a check of the topics is due, in
-    seconds of the clock. Each ``me`` is the membership as it is when the member calls the method.
+    seconds of the clock. ``me`` is always the membership at the time of the call.
     """
 
     state_machine: StateMachine
@@ -92,7 +93,8 @@ class GroupProtocol(ABC, Generic[AnyMember]):
 
     @abstractmethod
     def subscribe(self, topics: Mapping[str, Topic]) -> Event | None:
-        """Sets the topics of the first join, as they are at the start. Caller: the query, before the thread starts."""
+        """Sets the topics of the first join, as they are at the start. Caller: the query's thread, before the member's
+        thread starts."""
 
     @abstractmethod
     def is_join(self, request: Action, me: AnyMember) -> bool:
@@ -104,7 +106,8 @@ class GroupProtocol(ABC, Generic[AnyMember]):
 
     @abstractmethod
     def note_answer(self, answer: Event, before: AnyMember, after: AnyMember) -> bool:
-        """Logs what an answer has changed, once it is applied. Returns whether the query gets an assignment by it."""
+        """Logs the changes by an answer that has been applied. Returns whether the query gets an assignment by the
+        answer."""
 
     @abstractmethod
     def check_topics(self, me: AnyMember) -> Event | None:
@@ -115,13 +118,13 @@ class GroupProtocol(ABC, Generic[AnyMember]):
         """Leaves the group, over ``cluster`` instead of the member's own connections if the member is blocked."""
 
     def notified(self, joined: bool) -> Event | None:
-        """The query knows what the answer has assigned: what it need not wait for may follow.
+        """Does work for which the query need not wait, after the query was notified of the assignment.
 
         Args:
             joined: the answer has completed a join.
 
         Returns:
-            What happened meanwhile, ``None`` if nothing did.
+            The event that follows from this work; ``None`` if there is none.
         """
         return None
 
@@ -134,7 +137,7 @@ class GroupProtocol(ABC, Generic[AnyMember]):
         return Deadline.after(seconds, self.clock, self.wakeup)
 
     def start_positions_deadline(self) -> Deadline:
-        """The deadline of a listener that finds start positions: heartbeats wait for it."""
+        """The deadline of a listener that finds start positions. No heartbeat is sent before the listener returns."""
         return self.within(self.settings.session_timeout * START_POSITIONS_PART)
 
     def retry_leave(self, member_id: str, send: Callable[[Deadline], RequestFailed | None]) -> None:

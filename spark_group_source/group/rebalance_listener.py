@@ -1,4 +1,4 @@
-"""What a query does when its member gets or gives up partitions."""
+"""The methods of a query that its member calls when it gets, revokes or loses partitions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class RebalanceListener(Protocol):
 
     def retry_pending(self, me: Membership, deadline: Deadline) -> None:
         """Retries failed commits and lookups of start positions. The call delays heartbeats: it must return by the
-        deadline, and by that of a pending revocation."""
+        deadline, and before a pending revocation times out."""
 
     def partitions_revoked(self, partitions: Partitions) -> None:
-        """These partitions are revoked, even if the query still waits for them."""
+        """These partitions are revoked, even if the running batch still reads them."""
 
     def partitions_lost(self, partitions: Partitions, reason: str) -> None:
         """These partitions are lost: none of their offsets may be committed."""

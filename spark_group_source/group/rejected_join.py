@@ -47,7 +47,7 @@ OTHER_KIND = "No group of consumers has this id: it may be that of a share group
 def explain(
     failure: RequestFailed, client: CoordinatorClient, settings: GroupSettings, deadline: Deadline
 ) -> RequestFailed:
-    """Returns the failure with an error that also says what the group has, if it is known and explains the error."""
+    """Returns the failure with an error that also names the group's members or assignor, if they explain the error."""
     error = failure.error
     if not isinstance(error, GroupError):
         return failure
@@ -71,7 +71,7 @@ def _with(failure: RequestFailed, error: GroupError) -> RequestFailed:
 
 
 def _look_up(client: CoordinatorClient, group_id: str, deadline: Deadline) -> GroupDescription | None:
-    """Describes the group once it does not rebalance, or as it is at the deadline; ``None`` if it cannot be."""
+    """Describes the group once it does not rebalance, or as it is at the deadline; ``None`` if the lookup fails."""
     described = None
     while True:
         result = describe(client, group_id, deadline)
@@ -110,7 +110,8 @@ def _explained(error: GroupError, group: GroupDescription, *, can_convert: bool)
 
 
 def _unconverted(group: GroupDescription) -> tuple[str, str]:
-    """What a group has that the coordinator does not convert to KIP-848, and what to set; empty if it is not known."""
+    """The members or assignor of a group that the coordinator does not convert to KIP-848, and which option to set. The
+    texts are empty if the cause is not known."""
     if group.protocol_type != PROTOCOL_TYPE or not group.assignor:
         return _without_common_assignor(group, can_convert=False)
     found, action = _without_common_assignor(group, can_convert=False)
@@ -118,7 +119,8 @@ def _unconverted(group: GroupDescription) -> tuple[str, str]:
 
 
 def _without_common_assignor(group: GroupDescription, *, can_convert: bool) -> tuple[str, str]:
-    """What a group has that shares no assignor with this member, and what to set; empty if it is not known."""
+    """The members or assignor of a group that shares no assignor with this member, and which option to set. The texts
+    are empty if the cause is not known."""
     if group.protocol_type != PROTOCOL_TYPE:
         found = f"The group has the protocol type '{group.protocol_type}' and {group.clients}."
         return found, "Its members are no consumers: use another 'kafka.group.id'."
@@ -132,7 +134,7 @@ def _without_common_assignor(group: GroupDescription, *, can_convert: bool) -> t
 
 
 def _to_share(assignor: str, *, can_convert: bool) -> str:
-    """What shares a classic group that has this assignor."""
+    """How to share a classic group that has this assignor."""
     if assignor in ASSIGNORS:
         shared = f"Set {STRATEGY} to {assignor}"
     else:
@@ -142,5 +144,5 @@ def _to_share(assignor: str, *, can_convert: bool) -> str:
         )
     convert = ""
     if can_convert:
-        convert = ", or set 'kafka.group.protocol' to consumer, which shares with any assignor"
+        convert = ", or set 'kafka.group.protocol' to consumer, which can share a group of any assignor"
     return f"{shared}{convert}, or use another 'kafka.group.id'."

@@ -15,9 +15,10 @@ class GroupSettings:
 
     ``rebalance_timeout`` is how long the broker waits for members to rejoin (``max.poll.interval.ms``).
     ``static_leaves``: whether a static member leaves when its query stops, so that its partitions move at once.
-    ``consumer_protocol``: the member has the group protocol of KIP-848. ``remote_assignor`` is the coordinator's
-    assignor there; with ``None`` the brokers choose. The session timeout is then a setting of the group or the brokers
-    (``group.consumer.session.timeout.ms``): ``session_timeout`` is the brokers' default, where they do not tell theirs.
+    ``consumer_protocol``: the member has the group protocol of KIP-848. The coordinator then assigns by
+    ``remote_assignor``, or by one that the brokers choose if it is ``None``. The session timeout is then a setting of
+    the group or the brokers (``group.consumer.session.timeout.ms``), and ``session_timeout`` is the brokers' default,
+    for brokers that do not return their setting.
     """
 
     group_id: str

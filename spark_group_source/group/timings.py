@@ -23,7 +23,7 @@ class Timings:
             self._by_request[name] = count + 1, total + seconds, max(longest, seconds)
 
     def take_report(self) -> str:
-        """Returns number, mean and maximum for each request as text, and starts again. Caller: the query."""
+        """Returns number, mean and maximum for each request as text, and starts again. Caller: the query's thread."""
         with self._lock:
             by_request, self._by_request = self._by_request, {}
         return ", ".join(

@@ -19,7 +19,7 @@ Topics = dict[str, Topic]
 
 
 class TopicView:
-    """The known topics, compared with the brokers' current metadata. All methods are for the member's thread.
+    """The known topics, compared with the brokers' current metadata. Only the member's thread may use it.
 
     ``disputed`` are known partitions that the last response lacked, and that no second broker could confirm.
     """
@@ -130,7 +130,7 @@ class TopicView:
 
 
 def _missing(known: Mapping[str, Topic], topics: Mapping[str, Topic]) -> frozenset[TopicPartition]:
-    """Known partitions that a response lacks, apart from topics of which it shows none to this client."""
+    """Known partitions that a response lacks, apart from topics that this principal may not describe."""
     hidden = denied_topics(topics)
     expected = [topic for name, topic in known.items() if name not in hidden]
     return partitions_of(expected) - partitions_of(topics.values())

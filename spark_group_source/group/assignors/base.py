@@ -1,4 +1,4 @@
-"""What all assignors of this package have: their base class, subscribers, and racks."""
+"""The common parts of this package's assignors: their base class, subscribers, and racks."""
 
 from __future__ import annotations
 

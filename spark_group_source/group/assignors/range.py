@@ -90,7 +90,8 @@ class _TopicRanges:
             del self._left[number]
 
     def assign_rest(self, nearby: bool) -> None:
-        """Assigns each member what it has room for, of all partitions or only of those nearby."""
+        """Assigns each member as many partitions as it has room for; with ``nearby``, only those with a replica in its
+        rack."""
         for member in self.members:
             candidates: Iterable[int] = self._left
             if nearby:

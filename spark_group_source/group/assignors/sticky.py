@@ -49,8 +49,9 @@ def decode(user_data: bytes) -> Claim:
 class Balance:
     """The assignment of one rebalance.
 
-    Members keep what they claim, except partitions without a replica in their rack. The others go to the smallest
-    members. Then one partition after another moves to a member that has at least two fewer, as long as there is one.
+    Members keep the partitions that they claim, except those without a replica in their rack. The other partitions go
+    to the members with the fewest. Then partitions move, one at a time, to a member that has at least two fewer, until
+    there is no such member.
 
     Args:
         topics: the partition numbers of each topic.
@@ -94,7 +95,7 @@ class Balance:
         """Makes the best move, if any is left.
 
         Partitions that are new to their owner move first, then those of the largest member; they move to members near a
-        replica, then to the smallest.
+        replica, then to the smallest member.
         """
         size = self._size
         moves = []
@@ -165,15 +166,16 @@ class Sticky(Assignor):
         self._led: Shares = {}
 
     def assign_partitions(self, topics: Topics, racks: PartitionRacks, members: Sequence[Subscriber]) -> Shares:
-        """Members claim the last assignment in the user data: eager ones own nothing when they join."""
+        """Members claim their last assignment in the user data, because eager members own nothing when they join."""
         self._led = Balance(topics, racks, members, {member.id: self._claim(member) for member in members}).shares()
         return self._led
 
     def _claim(self, member: Subscriber) -> Claim:
         """The claim of a member. Without user data, it is the last assignment that this leader made for the member.
 
-        sarama claims only what the leader's user data says, and Kafka's client sends no user data with assignments,
-        because a coordinator does not convert a group with user data to KIP-848. A claim in user data takes precedence.
+        sarama claims only the partitions in the leader's user data, and Kafka's client sends no user data with
+        assignments, because a coordinator does not convert a group with user data to KIP-848. A claim in user data
+        takes precedence.
         """
         if member.user_data:
             return decode(member.user_data)

@@ -101,7 +101,8 @@ class MembershipRequests:
         )
 
     def _without_static_members(self, deadline: Deadline) -> RequestFailed | None:
-        """Connects to the coordinator. Returns the failure, also if the coordinator would ignore the instance id."""
+        """Connects to the coordinator, and returns the failure if there is one. It is also a failure if the coordinator
+        would ignore the instance id."""
         failure = self.client.connect(deadline)
         if failure is not None:
             return failure

@@ -37,8 +37,8 @@ JOIN_SLACK = 10.0
 """Seconds beyond the rebalance timeout within which the broker must respond to a JoinGroup."""
 
 MEMBERSHIP_ENDS = {ErrorAction.RESET_GENERATION, ErrorAction.RESET_MEMBER_ID, ErrorAction.FATAL}
-"""What follows if the coordinator does not know the member that sends a heartbeat. No pending request of the member can
-succeed after that."""
+"""The actions that end the membership if a heartbeat leads to them. No pending request of the member can succeed after
+that."""
 
 DISPUTED_TOPICS_CHECK = 10.0
 """Seconds until the next check of the topics after brokers contradicted each other."""
@@ -52,7 +52,8 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
         _topics: the topics of the subscription.
         _group_topics: only for the leader, the subscribed topics of all members, even if they do not exist.
         _partition_counts: only for the leader, the partition counts of these topics.
-        _returned: whether this static member was in the group and must check for unowned partitions, if known.
+        _returned: whether this static member was in the group before, and must check for partitions without an owner;
+            ``None`` if unknown.
     """
 
     first = Join()
@@ -98,7 +99,7 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
         raise AssertionError(f"unknown request: {request!r}")
 
     def _heartbeat(self, me: ClassicMembership) -> Outcome:
-        """Sends a heartbeat: whether the session continues, and whether the group rebalances."""
+        """Sends a heartbeat. The outcome shows whether the session continues, and whether the group rebalances."""
         outcome = self._send_heartbeat(me)
         if me.phase is Phase.REVOKING and _rebalances(outcome.failure):
             # The group waits for the revocation of this member, which joins when that is complete.
@@ -273,7 +274,7 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
 
         Such a member gets its last assignment without a rebalance. If its former process died during a revocation, the
         partitions to revoke are in no assignment: the rebalance that would assign them never came. A new member does
-        not check, because other members may still be revoking what it will get.
+        not check, because other members may still be revoking the partitions that it will get.
         """
         group = self._requests.describe(deadline)
         if isinstance(group, RequestFailed):

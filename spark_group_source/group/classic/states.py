@@ -7,9 +7,9 @@
       ├──── sync failed ───┘                  │           │     heartbeats continue until it is committed
       └──── rebalance, no batch to wait for ◀─┴───────────┘
 
-:func:`step` takes an event and returns the new state and the actions to perform. What both protocols have in common
-(:mod:`.membership`) decides about the partitions; its acknowledgement is a JoinGroup. The member
-performs the actions.
+:func:`step` takes an event and returns the new state and the actions to perform. The functions that both protocols
+share (:mod:`.membership`) decide about the partitions. This protocol acknowledges a revocation with a JoinGroup. The
+member performs the actions.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def step(membership: ClassicMembership, event: Event, now: float, revocation_tim
 
 
 def _acknowledge(decided: Step) -> Step:
-    """A JoinGroup reports what the member owns: it acknowledges a revocation, and follows a loss."""
+    """Replaces an acknowledgement by a JoinGroup, which reports the owned partitions after a revocation or a loss."""
     membership, actions = decided
     if Acknowledge() not in actions:
         return decided

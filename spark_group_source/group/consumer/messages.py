@@ -39,7 +39,8 @@ LEAVE = -1
 
 
 LEAVE_FOR_NOW = -2
-"""The epoch of a static member's last heartbeat: its next run gets the same partitions, within the session."""
+"""The epoch of a static member's last heartbeat. If its next run joins before the session ends, it gets the same
+partitions."""
 
 
 def build_request(me: ConsumerMembership, settings: GroupSettings) -> Any:
@@ -61,7 +62,7 @@ def build_request(me: ConsumerMembership, settings: GroupSettings) -> Any:
 
 
 def build_leave(me: ConsumerMembership, settings: GroupSettings) -> Any:
-    """Builds the last heartbeat. A static member leaves for now, unless it is to leave with its query."""
+    """Builds the last heartbeat. A static member leaves temporarily, unless ``static_leaves`` is set."""
     if settings.instance_id is not None and not settings.static_leaves:
         return _request(me, settings, LEAVE_FOR_NOW)
     return _request(me, settings, LEAVE)
@@ -90,7 +91,7 @@ def _by_topic(partitions: Iterable[TopicIdPartition]) -> list[Any]:
 
 
 def interpret(response: Any, sent: Report, session_ends: float) -> HeartbeatAnswered:
-    """Reads the response to the heartbeat with the report ``sent``, a response without an error."""
+    """Reads a response without an error, to the heartbeat with the report ``sent``."""
     assignment = None
     if response.assignment is not None:
         partitions: set[TopicIdPartition] = set()

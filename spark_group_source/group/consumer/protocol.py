@@ -63,13 +63,13 @@ DENIED_TOPICS_CHECK = 10.0
 class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
     """The member's thread owns it, with its connections.
 
-    ``_permissions`` has DESCRIBE on each topic that the subscription lacks because it is denied.
-    ``_was_member`` tells whether a heartbeat was ever accepted.
-    ``_joined`` tells whether a join was sent: the coordinator may have the member even if it has not answered.
-    ``_joining_until`` is when a join without partitions ends, in seconds of the clock. Until then the listener is
-    notified of partitions only; ``_has_assignment`` tells whether it was. Until ``_late_until``, a heartbeat without an
-    answer may still arrive. ``_answered_epoch`` is the epoch in the last answer to a heartbeat, and that heartbeat was
-    sent at ``_answered_at``.
+    ``_permissions`` has the permission DESCRIBE on each topic that is left out of the subscription because it is
+    denied. ``_was_member`` is whether a heartbeat was ever accepted. ``_joined`` is whether a join was sent: the
+    coordinator may have the member in the group even without an answer. ``_joining_until`` is when a join without
+    partitions ends, in seconds of the clock. Until then, the listener is only notified of an assignment with
+    partitions; ``_has_assignment`` is whether it was. Until ``_late_until``, a heartbeat without an answer may still
+    arrive. ``_answered_epoch`` is the epoch in the last answer to a heartbeat, and that heartbeat was sent at
+    ``_answered_at``.
     """
 
     first = Heartbeat()
@@ -139,7 +139,8 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         self.retry_leave(me.member_id, send)
 
     def _heartbeat(self, me: ConsumerMembership) -> Outcome:
-        """Sends a heartbeat: it joins, or tells the coordinator what has changed, and the answer has the assignment."""
+        """Sends a heartbeat, which joins the group or reports what has changed. The answer contains a changed
+        assignment."""
         found = self._prepare_join(me)
         sent_at = self.clock()
         request = build_request(self._to_report(me, sent_at), self.settings)
@@ -156,7 +157,8 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         return Outcome((*found, answer))
 
     def _to_report(self, me: ConsumerMembership, sent_at: float) -> ConsumerMembership:
-        """A late heartbeat may have been told an assignment. The coordinator repeats it only to a full report."""
+        """Makes the next heartbeat report everything while a late heartbeat may still arrive. The lost answer may have
+        contained an assignment, which the coordinator repeats only to a full report."""
         if sent_at < self._late_until:
             return replace(me, answered=None)
         return me
@@ -173,8 +175,8 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         return outcome
 
     def note_answer(self, answer: Event, before: ConsumerMembership, after: ConsumerMembership) -> bool:
-        """See :meth:`GroupProtocol.note_answer`. Spark may ask only once what there is to read, so a query should not
-        plan while the partitions of its first assignment are on their way.
+        """See :meth:`GroupProtocol.note_answer`. Spark may call latestOffset() only once, so a query should not plan
+        before the partitions of its first assignment have arrived.
         """
         match answer:
             case TopicsFound() if after.owned != before.owned:
@@ -198,7 +200,8 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         return not self._has_assignment and not joining
 
     def _begin_assignment(self, answer: HeartbeatAnswered, after: ConsumerMembership) -> None:
-        """A join was accepted: without partitions yet, it ends when the others have sent a heartbeat."""
+        """Notes that a join was accepted. A join without partitions ends when the other members have had time to send a
+        heartbeat."""
         self._has_assignment = False
         others = 0.0
         if not after.assignment:
@@ -208,7 +211,8 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
     def notified(self, joined: bool) -> Event | None:
         """See :meth:`GroupProtocol.notified`: looks up the group's session timeout, which no answer contains.
 
-        A timeout that differs from the one assumed applies to the present session: no further heartbeat may succeed.
+        A timeout that differs from the assumed one applies to the present session at once, because no further heartbeat
+        may succeed.
         """
         if joined:
             self._session_timeout.joined()
@@ -222,17 +226,18 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         return SessionTimeoutFound(self._answered_epoch, self._answered_at + found)
 
     def _leave_former_epoch(self, me: ConsumerMembership, error_code: int) -> None:
-        """Removes what the coordinator still has of this member: it rejected a join, because it has the member in an
-        epoch that the member does not know. Otherwise brokers before Kafka 4.2 would reject each join until the
-        session ends, and all brokers each join with an instance id
-        (``GroupMetadataManager.throwIfInstanceIdIsUnreleased``), also of the member that has it. For another member's
-        instance id the coordinator rejects this as well.
+        """Removes this member from the group. The coordinator rejected a join, because it has the member in an epoch
+        that the member does not know.
+
+        Otherwise brokers before Kafka 4.2 would reject each join until the session ends, and all brokers would reject
+        each join with an instance id (``GroupMetadataManager.throwIfInstanceIdIsUnreleased``), even of the member that
+        has this id. If another member has the instance id, the coordinator rejects the removal as well.
         """
         for_good = replace(self.settings, static_leaves=error_code != UNRELEASED_INSTANCE_ID)
         self.client.call(build_leave(me, for_good), self.within(self.settings.heartbeat_timeout))
 
     def _prepare_join(self, me: ConsumerMembership) -> tuple[Event, ...]:
-        """Looks up the topics before the first join, whose assignment then need not wait for that."""
+        """Looks up the topics before the first join, so that its assignment need not wait for the lookup."""
         if me.phase is not Phase.JOINING or self._joined:
             return ()
         found = self._find_topics(me, self.within(self.settings.heartbeat_timeout))  # no session can end before a join
@@ -266,7 +271,8 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         return (TopicsFound(found),)
 
     def check_topics(self, me: ConsumerMembership) -> Event | None:
-        """See :meth:`GroupProtocol.check_topics`. A pattern needs this: the coordinator itself finds partitions."""
+        """See :meth:`GroupProtocol.check_topics`. Patterns and denied topics need this check. The coordinator itself
+        finds new partitions of subscribed topics."""
         self.next_topic_check = self.clock() + self.settings.wire.metadata_max_age
         deadline = self._until_heartbeat(self.within(self.settings.heartbeat_timeout))
         try:

@@ -1,4 +1,5 @@
-"""The session timeout of a KIP-848 group, from the configuration of the group or the brokers: no heartbeat has it."""
+"""The session timeout of a KIP-848 group, from the configuration of the group or the brokers: no response to a
+heartbeat contains it."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ NAMES = {GROUP: "consumer.session.timeout.ms", BROKER: "group.consumer.session.t
 
 
 FIRST_RETRY = 1.0
-"""Seconds until a lookup that failed is repeated, with the next heartbeat from then on; each further one waits twice as
-long."""
+"""Seconds until the first retry of a failed lookup, which follows the next heartbeat after that time. Each further
+retry waits twice as long, up to the metadata age."""
 
 
 class SessionTimeout:
@@ -54,7 +55,7 @@ class SessionTimeout:
         return self._clock() >= self._due_at
 
     def look_up(self, client: CoordinatorClient, deadline: Deadline) -> None:
-        """Asks the coordinator for the session timeout. A line in the log tells once that it is not readable."""
+        """Asks the coordinator for the session timeout. Logs once if the timeout is not readable."""
         found = session_timeout(client, self._group_id, deadline)
         if isinstance(found, RequestFailed):
             self._due_at = self._clock() + self._retries.next()
@@ -74,9 +75,10 @@ class SessionTimeout:
 
 
 def session_timeout(client: CoordinatorClient, group_id: str, deadline: Deadline) -> float | RequestFailed | None:
-    """The session timeout in seconds, from the coordinator; ``None`` if it does not return it, or the failed request.
+    """The session timeout in seconds, from the coordinator; ``None`` if the coordinator does not return it. If a
+    request fails, that failure.
 
-    Each request needs the right DESCRIBE_CONFIGS, on the group or on the cluster.
+    The requests need the permission DESCRIBE_CONFIGS, the first one on the group and the second one on the cluster.
     """
     if not client.supports(ApiKey.DescribeConfigs, versions.DESCRIBE_CONFIGS):
         return None

@@ -7,11 +7,11 @@ partitions. Pure.
                                      ▲      smaller assignment      │     a running batch reads partitions to revoke:
                                      └──────── Heartbeat ◀──────────┘     heartbeats continue until it is committed
 
-:func:`step` takes an event and returns the new state and the actions to perform. What both protocols have in common
-(:mod:`.membership`) decides about the partitions; its acknowledgement is a heartbeat at once. A member joins with epoch
-0, under an id that it chooses and keeps. Its first heartbeat reports everything, later heartbeats only what has changed
-since the last answer. After a failure, the next heartbeat reports everything, because the failed heartbeat may have
-arrived, and another broker may be the coordinator.
+:func:`step` takes an event and returns the new state and the actions to perform. The functions that both protocols
+share (:mod:`.membership`) decide about the partitions. This protocol acknowledges a revocation with an immediate
+heartbeat. A member joins with epoch 0, under an id that it chooses and keeps. Its first heartbeat reports everything,
+later heartbeats only what has changed since the last answer. After a failure, the next heartbeat reports everything,
+because the failed heartbeat may have arrived, and another broker may be the coordinator.
 
 The coordinator names partitions by topic id. The partitions of a topic are not owned until a lookup returns the topic's
 name.
@@ -112,9 +112,9 @@ class FindTopics(Action):
 class ConsumerMembership(Membership):
     """``generation`` is the member epoch. ``topics`` is the subscription.
 
-    ``assignment`` is the coordinator's last one. ``topic_names`` has the names that the last lookup found, and those
-    that the member still needs. ``answered`` is the last report that the coordinator has answered, ``None`` if the next
-    heartbeat has to report everything.
+    ``assignment`` is the last assignment from the coordinator. ``topic_names`` has the names that the last lookup
+    found, and those that the member still needs. ``answered`` is the last report that the coordinator has answered,
+    ``None`` if the next heartbeat has to report everything.
     """
 
     topics: frozenset[str] = frozenset()
@@ -193,7 +193,8 @@ def _found(membership: ConsumerMembership, names: Mapping[UUID, str]) -> Consume
 def _assign(membership: ConsumerMembership, revoke_by: float) -> Step:
     """Reconciles the owned partitions with the assignment, as far as its topics are known.
 
-    An answer without an assignment counts too: the partitions of a recreated topic wait for the former topic's.
+    That is also done after an answer without an assignment, because the partitions of a recreated topic wait until
+    those of the former topic are revoked.
     """
     if membership.phase is Phase.JOINING:
         return membership, []
@@ -219,7 +220,7 @@ def _find_topics(step: Step) -> Step:
 
 
 def _acknowledge(decided: Step) -> Step:
-    """A heartbeat at once reports new and revoked partitions, and joins again after a loss."""
+    """Adds an immediate heartbeat, which reports new and revoked partitions, or joins again after a loss."""
     membership, actions = decided
     for action in actions:
         if isinstance(action, Acknowledge | Assigned):

@@ -20,7 +20,7 @@ from spark_group_source.wire.wire_options import WireOptions
 
 MEMBERS = (MemberDescription("m", "aiokafka-1", "10.0.0.1"), MemberDescription("n", "aiokafka-2", "10.0.0.2"))
 CLIENTS = "2 member(s): aiokafka-1 at 10.0.0.1, aiokafka-2 at 10.0.0.2."
-CONVERTS = "or set 'kafka.group.protocol' to consumer, which shares with any assignor"
+CONVERTS = "or set 'kafka.group.protocol' to consumer, which can share a group of any assignor"
 SETTINGS = GroupSettings("g", Subscription(("t",)), WireOptions(()))
 NO_ANSWER = RequestFailed(ErrorAction.REDISCOVER, "no answer")
 NOT_ALLOWED = RequestFailed(ErrorAction.FATAL, "denied", error=GroupError("denied", error_code=30))
