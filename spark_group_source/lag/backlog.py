@@ -1,4 +1,4 @@
-"""The backlog of one run: its size, and the part that is done. Pure."""
+"""The backlog of one run: its size, and how much of it is processed. Pure."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Backlog:
 
     @property
     def total(self) -> int | None:
-        """The size of the backlog; ``None`` before the first batch."""
+        """The number of offsets in the backlog; ``None`` before the first batch."""
         if not self._targets:
             return None
         return sum(end - self._starts[key] for key, end in self._targets.items())
 
     @property
     def done(self) -> int:
-        """The processed part of the backlog."""
+        """The number of offsets of the backlog that are processed."""
         return sum(min(at, self._targets[key]) - self._starts[key] for key, at in self._positions.items())
 
     def update(self, progress: Mapping[str, Any]) -> None:
-        """Adds the progress of a batch, parsed from its JSON. Batches may be skipped."""
+        """Adds the progress of a batch, parsed from its JSON. The caller may skip batches."""
         for number, source in source_progress(progress, {}).items():
             owned = self._update_owned(number, source)
             for key in self._targets:

@@ -40,8 +40,8 @@ class GroupLagClient:
 
     A lookup sends one request to the coordinator and one to each leader. For the ages of partitions with a lag, it also
     sends one to three small fetches to each leader. Connections stay open until :meth:`close`; a later lookup opens new
-    ones. Use a client from one thread only. This source commits every partition that it owns, so a lookup misses none
-    of them.
+    ones. Use a client from one thread only. A query with this source commits every partition that it owns, even without
+    records, so a lookup misses none of them.
 
     Args:
         options: the source's options, including security. With ``kafka.isolation.level=read_committed`` the end offset
@@ -172,8 +172,8 @@ class ThrottledLagClient:
         return self._client.group
 
     def sample(self, last: bool = False) -> Sample | None:
-        """The result of a lookup; ``None`` if no lookup is due. The ``last`` lookup is due unless the client backs
-        off."""
+        """The result of a lookup; ``None`` if no lookup is due, or if the lookup failed. The ``last`` lookup is due
+        unless the client backs off."""
         if not self._is_due(last):
             return None
         began = self._clock()

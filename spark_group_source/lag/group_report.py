@@ -20,7 +20,7 @@ from spark_group_source.offsets import TopicPartition
 from spark_group_source.text import names, printable
 
 Table = Sequence[tuple[object, ...]]
-"""The first row has the titles."""
+"""The rows of a table. The first row has the titles of the columns."""
 
 COLUMNS = (
     *("GROUP", "TOPIC", "PARTITION"),
@@ -86,7 +86,7 @@ def snapshot(client: GroupLagClient) -> Snapshot:
     if not seen.exists():
         raise GroupSourceError(
             f"The group '{client.group}' does not exist: it has no members and no committed offsets.",
-            "Its query has not started yet, or the name is wrong.",
+            "Its query has not started yet, or the group id is wrong.",
         )
     return seen
 
@@ -94,7 +94,8 @@ def snapshot(client: GroupLagClient) -> Snapshot:
 def watch(
     client: GroupLagClient, seconds: float, interval: float, say: Callable[[str], None], clock: Clock = monotonic
 ) -> list[Snapshot]:
-    """Looks the group up now, and every ``interval`` seconds for ``seconds`` or until Ctrl-C."""
+    """Looks up the group now, and every ``interval`` seconds, for ``seconds`` or until Ctrl-C. ``say`` receives the
+    error of a later lookup that fails."""
     began, found = clock(), [snapshot(client)]
     with suppress(KeyboardInterrupt):
         while True:
@@ -110,7 +111,7 @@ def watch(
 
 
 def text(table: Table) -> str:
-    """Columns of equal width."""
+    """The table as text. Each column is as wide as its widest cell."""
     cells = [[str(cell) for cell in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
@@ -121,11 +122,11 @@ def text(table: Table) -> str:
 
 
 _SETTLED = ("Stable", "Empty", "Dead", UNKNOWN)
-"""The states of a group that is in no rebalance."""
+"""The states of a group that does not rebalance, as far as is known."""
 
 
 def rebalances(snapshots: Sequence[Snapshot]) -> Table:
-    """A row for each change of members or owners, at the first snapshot after its rebalance."""
+    """A row for each change of members or owners, with the time of the first snapshot after the rebalance."""
     rows: list[tuple[object, ...]] = [("UTC", "joined", "left", "partitions with a new owner")]
     for before, after in pairwise(_settled(snapshots)):
         old, new = _member_ids(before), _member_ids(after)
@@ -160,7 +161,7 @@ def _id(owner: MemberDescription | None) -> str | None:
 
 
 def page(group: str, snapshots: Sequence[Snapshot]) -> str:
-    """An HTML page without scripts or links."""
+    """The lag, members and rebalances of these snapshots as an HTML page, without scripts or links."""
     last = snapshots[-1]
     head = f"<meta charset='utf-8'><title>{escape(group)}</title><style>{STYLE}</style>"
     head += f"<h1>{escape(_lag_line(group, snapshots))}</h1><p>{escape(_state_line(last.group))}</p>"

@@ -92,7 +92,7 @@ class LagListener(StreamingQueryListener):
             )
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Notes a query that is about to start; the query waits for this call."""
+        """Notes a query that is about to start. The query's start waits for this call."""
         self._run(event.runId, event.id, event.name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
@@ -155,4 +155,4 @@ class LagListener(StreamingQueryListener):
                 sink(report)
             # A sink is the user's code: its failure must not keep the report from the other sinks.
             except Exception:
-                log.exception("a lag sink failed")
+                log.exception("a lag sink failed; the query and the other sinks continue")

@@ -80,7 +80,8 @@ class LagReport:
         unknown: the partitions whose lag is unknown, because no leader returned the end offset.
         counters: the counters of the query's membership up to the last batch; ``None`` before the first batch, and
             before PySpark 4.2.
-        limit: what limited the last batch; ``None`` without an option that limits batches, and before PySpark 4.2.
+        limit: the limit that decided the size of the last batch; ``None`` without an option that limits batches, and
+            before PySpark 4.2.
     """
 
     query: str
@@ -96,7 +97,7 @@ class LagReport:
 
     @property
     def total(self) -> int:
-        """Offsets left to process in all partitions. At least so many, if the lag of a partition is ``unknown``."""
+        """Offsets left to process in all partitions. This is a lower bound if the lag of a partition is ``unknown``."""
         return sum(each.lag for each in self.partitions)
 
     @property
@@ -106,7 +107,7 @@ class LagReport:
 
     @property
     def oldest(self) -> PartitionLag | None:
-        """The partition with the largest known age; ``None`` if no age is known: only a lag client looks ages up."""
+        """The partition with the largest known age; ``None`` if no age is known: only a lag client looks up ages."""
         oldest, largest = None, -1.0
         for each in self.partitions:
             if each.age is not None and each.age > largest:

@@ -63,7 +63,7 @@ SOURCE_GAUGES: dict[str, tuple[str, Callable[[LagReport], float | None]]] = {
     "catch_up_seconds": ("Seconds until the lag is 0 at these rates; +Inf: never.", lambda each: each.catch_up),
     "report_timestamp_seconds": ("Time of the other gauges, in seconds since 1970.", lambda each: each.at),
 }
-"""As :data:`PARTITION_GAUGES`."""
+"""Name to help text and value, as :data:`PARTITION_GAUGES`."""
 
 COUNTERS: dict[str, tuple[str, Callable[[Counters], int]]] = {
     "batches": ("Batches completed.", lambda each: each.batches),
@@ -100,7 +100,7 @@ class LagCollector(Collector):
         self._newest = {**self._newest, (report.query, report.source): report}
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics."""
+        """All metrics of the newest reports."""
         reports = list(self._newest.values())
         yield from _partition_gauges(reports)
         yield from _source_gauges(reports)

@@ -51,7 +51,7 @@ class RateWindow:
         return self._rates()
 
     def _drop_older_than(self, at: float) -> None:
-        """Drops the totals before this time, except for the last of these, where the window begins."""
+        """Drops the totals before this time, except for the last of them, at which the window begins."""
         while len(self._totals) > 2 and self._totals[1].at <= at:
             self._totals.popleft()
 
@@ -74,7 +74,7 @@ def _increase(before: Offsets, after: Offsets) -> int:
 def _with_known_ends(sample: Sample, ends: Offsets) -> Sample:
     """The sample; a partition without an end offset gets the last known one from ``ends``.
 
-    So the records that arrive meanwhile count as soon as the end offset is known again.
+    The records that arrive meanwhile therefore count as soon as the end offset is known again.
     """
     known = dict(sample.ends)
     for tp in sample.unknown():

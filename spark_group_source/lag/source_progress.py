@@ -1,4 +1,4 @@
-"""What the progress of a query says about each source of this package. Pure.
+"""The offsets, counters and limit in the progress of a query, for each source of this package. Pure.
 
 Spark's progress holds, for each source of a query, the offset at the end of the batch, in the JSON of
 :class:`~spark_group_source.offsets.BatchOffset`. Since PySpark 4.2 it also holds the latest offset that the source
@@ -29,11 +29,11 @@ from spark_group_source.offsets import (
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """One source of this package in one batch. ``limit`` is what limited it, if an option does.
+    """One source of this package in one batch. ``limit`` is the limit that decided its size, if an option limits
+    batches.
 
     ``end_offsets`` and ``counters`` are ``None`` if Spark does not show them (PySpark 4.1). ``owned`` are the
-    partitions whose position is in ``batch``. The offset of ``batch`` may also name partitions that other members own
-    by now.
+    partitions whose position is in ``batch``. ``batch`` may also contain partitions that other members own by now.
     """
 
     batch: BatchOffset
