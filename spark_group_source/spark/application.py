@@ -1,4 +1,4 @@
-"""What the readers of a query know about its Spark application."""
+"""The properties of a query's Spark application that its readers need."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def leave_when_told(jvm: JvmProcess, stop_at_exit: Callable[[], None]) -> None:
     """Makes SIGTERM, SIGHUP and the shutdown of the JVM call the reader's ``stop()``. Spark sends SIGTERM twice.
 
     A signal ends the process by an exception, and Spark calls ``stop()`` whatever exception ends its loop. If the JVM
-    dies, that call and a signal may come at once: the exception is then raised before the first line of ``stop()``. So
-    the exit of the process leaves the group too.
+    dies, that call and a signal may come at the same time: the exception is then raised before the first line of
+    ``stop()``. The exit of the process therefore leaves the group too.
 
     The process ignores SIGINT, because a terminal sends it to all processes, and the end of the reader would fail the
     query.

@@ -1,7 +1,8 @@
 """Spark's entry point for streaming: the reader of one query.
 
-Spark creates the reader in two processes. The stream runner gets all calls except ``read``, and the group member lives
-in it. The planner's copy is only pickled to the executors, for ``read``. The constructor therefore starts nothing.
+Spark creates the reader in two processes. It makes all calls except ``read`` in the stream runner, where the group
+member runs too. The planner's copy is only pickled to the executors, for ``read``. The constructor therefore starts
+nothing.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ STOP_TIMEOUT = 20.0
 period: 30 s in Kubernetes."""
 
 LOCK_TIMEOUT = 10.0
-"""The part of :data:`STOP_TIMEOUT` in which ``stop()`` waits for a call that joins the group or commits a batch."""
+"""Maximum seconds of :data:`STOP_TIMEOUT` that ``stop()`` waits for a call that joins the group or commits a batch."""
 
 
 class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -123,14 +124,14 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         # Spark's calls come on the main thread, notifications on a thread of their own.
         self._lock = threading.RLock()
         self._life = Life.NEW
-        # Raised by latestOffset: why the reader failed, or why the starts of a new query are unknown.
+        # latestOffset() raises this error: the reader failed, or the starts of a new query are unknown.
         self._error: Exception | None = None
         # The end of the batch in flight, or of the last one. PySpark 4.1 does not pass it to latestOffset().
         self._position = self._last_parsed
         # The digest of the last completed batch that the user's process has reported.
         self._reported = b""
         self._jvm: JvmProcess | None = None
-        # Whether the user's process has told this reader that the application ends.
+        # Whether the user's process has notified this reader that the application ends.
         self._application_ends = False
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -158,8 +159,9 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         """The empty offset. Partitions get their start positions when this query owns them.
 
         This looks up the offsets that ``latest`` means, and does not join the group. Spark also calls this if the first
-        batch is logged already, and only its next call shows whether the query is new or continues. So an error of the
-        lookup is raised in ``latestOffset``: a logged batch is repeated even if another topic cannot be looked up.
+        batch is logged already, and only its next call shows whether the query is new or continues. An error of the
+        lookup is therefore raised in ``latestOffset``, so that a logged batch is repeated even if another topic cannot
+        be looked up.
 
         Raises:
             OptionError: an option that streams need is missing, or an option is not allowed in a stream.
@@ -239,9 +241,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         notifications. If brokers are unavailable, the next planning tries again. Any other error ends the query at the
         next planning.
 
-        This does not wait while another call of Spark runs, because reports of all queries would queue up. Until a
-        batch is completed, Spark makes only calls that also complete it: the next ``latestOffset``, ``commit``, and
-        ``stop``.
+        While another call of Spark runs, this method does not wait, because the reports of all queries would queue up.
+        Spark's next call then completes the batch: ``latestOffset``, ``commit`` or ``stop``.
         """
         if self._position.digest != reported:
             return
@@ -263,13 +264,13 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             self._lock.release()
 
     def _end_with_application(self) -> None:
-        """Leaves the group, because the user's process or the JVM was told to end."""
+        """Leaves the group, because the user's process or the JVM ends."""
         self._application_ends = True
         leave_now()
 
     def _query_stopped(self, last_batch: bytes) -> None:
-        """Leaves the group if Spark was told to stop this query: if ``last_batch`` is the digest of its own last batch,
-        or means all queries."""
+        """Leaves the group if this query was stopped: ``last_batch`` is then the digest of its own last batch, or
+        :data:`.messages.ALL`."""
         if last_batch in (ALL, self._position.digest):
             log.info(
                 "group %s: the query was stopped, but Spark has not ended it yet: leaving the group",
@@ -278,14 +279,14 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             leave_now()
 
     def stop(self) -> None:
-        """Commits what Spark has completed, and leaves the group, within :data:`STOP_TIMEOUT`."""
+        """Commits the completed batches, and leaves the group, within :data:`STOP_TIMEOUT`."""
         deadline = Deadline.after(STOP_TIMEOUT)
         try:
             if self._life is not Life.NEW:
                 ignore_further_signals()
                 if self._notifications is not None and self._in_flight():
                     self._notifications.drain()
-        finally:  # SIGTERM may come before and raise SystemExit
+        finally:  # SIGTERM may raise SystemExit in the lines above
             self._life = Life.ENDED
             try:
                 if self._driver is not None:
@@ -360,7 +361,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         return self._driver
 
     def _connect(self) -> None:
-        """Connects to the user's process; without it, Spark reports a completed batch when it plans the next one."""
+        """Connects to the user's process. Without this connection, the source learns that a batch is complete when
+        Spark plans the next one."""
         group = self._options.group.group_id
         server = self._notification_server
         why_not = server.missing
@@ -376,7 +378,7 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             log.info("group %s: commits each batch when Spark has completed it", group)
 
     def _check_plan(self) -> None:
-        """Asks the user's process, which sees the query's plan, whether it would miss rows.
+        """Asks the user's process, which sees the query's plan, whether the query would miss rows.
 
         Raises:
             OptionError: sources of this query share a group.
@@ -393,8 +395,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
         # Not in streamReader(): Spark hides its exceptions behind an error of its own.
         check_stream(self._options)
         if self._application.wraps_available_now and ReadLimit is None:
-            # Spark's wrapper asks twice for the end of a run before it names the checkpoint's offset, as if a batch had
-            # been read between the two calls. So unread batches would be committed.
+            # Spark's wrapper asks twice for the end of a run before it passes the checkpoint's offset, as if a batch
+            # had been read between the two calls. Unread batches would therefore be committed.
             raise OptionError(
                 f"Spark's setting '{WRAPPER}' is true, which loses records on PySpark 4.1.",
                 "Set it to false and register the source again, or use PySpark 4.2 or later.",

@@ -37,7 +37,7 @@ class TaskPartition(InputPartition):
 
 
 class TaskPlanner:
-    """Plans the tasks of a query or a batch query; ``query_id`` identifies a run of a query.
+    """Plans the tasks of a streaming query or a batch query. ``query_id`` identifies a run of a streaming query.
 
     ``options`` are the options of the query, with a client id.
     """
@@ -60,7 +60,7 @@ class TaskPlanner:
         """The tasks that read these ranges of this cluster, one for each of Spark's partitions.
 
         Args:
-            leaders_of: returns what is known of the leaders of partitions. Without it, the tasks look them up.
+            leaders_of: returns the known leaders of partitions. Without it, the tasks look up the leaders.
         """
         options, schema = self.options, to_arrow_schema(self._schema)
         tasks = split_into_tasks(
@@ -98,7 +98,7 @@ def _client_id(options: SourceOptions, application: Application) -> str:
 
 
 class PartitionReader:
-    """The part of a reader that the executors get: reading needs nothing but the partition."""
+    """The part of a reader that the executors get, because ``read`` needs nothing but the partition."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return PartitionReader, ()

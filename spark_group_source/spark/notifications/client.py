@@ -43,7 +43,8 @@ DRAIN_TIMEOUT = 2.0
 """Maximum seconds that an ending query waits for its last notification."""
 
 BEGIN_TIMEOUT = 5.0
-"""Maximum seconds that a starting query waits until the user's process, which may be busy, has checked its plan."""
+"""Maximum seconds that a starting query waits until the user's process, which may be busy, has checked the query's
+plan."""
 
 
 class Listener(NamedTuple):
@@ -52,10 +53,10 @@ class Listener(NamedTuple):
     completed: Callable[[bytes], object]
     """Called when Spark has completed a batch of any query of the application, with the digest of the batch's end."""
     application_ends: Callable[[], object] = lambda: None
-    """Called when the application was told to end."""
+    """Called when the application ends."""
     stopped: Callable[[bytes], object] = lambda digest: None
-    """Called when Spark was told to stop a query and has not ended it yet, with the digest of the end of the query's
-    last batch, or :data:`messages.ALL`."""
+    """Called when a query was stopped and Spark has not ended it yet, with the digest of the end of the query's last
+    batch, or :data:`messages.ALL`."""
 
 
 class NotificationClient:

@@ -37,7 +37,8 @@ def leave_before_death(server: NotificationServer) -> None:
 
 
 def _leave(server: NotificationServer) -> None:
-    """Runs on another thread, because the code that the signal interrupted may hold the server's lock."""
+    """Makes the readers leave, on another thread, because the code that the signal interrupted may hold the server's
+    lock."""
     leaving = threading.Thread(target=server.leave, name="kafka-group-leave", daemon=True)
     try:
         leaving.start()

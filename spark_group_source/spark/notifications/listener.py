@@ -1,4 +1,4 @@
-"""Learns in the user's process which queries start and which batches Spark completes, from listeners in the JVM.
+"""Receives in the user's process, from listeners in the JVM, which queries start and which batches Spark completes.
 
 The listeners are objects of the JVM that put the id of each query that starts, and the JSON of each progress, into a
 queue. The thread ``kafka-group-progress`` takes them from the queue. Spark would call a listener in Python on the
@@ -35,7 +35,7 @@ CHECK_MS, IDLE_CHECK_MS, PENDING_CHECK_MS = 750, 10_000, 250
 and while a query that was stopped has not ended."""
 
 MAX_SHARE = 0.05
-"""Maximum share of its time for which the thread asks Spark which queries were stopped: the answer takes about a
+"""Maximum fraction of its time that the thread asks Spark which queries were stopped. The answer takes about a
 millisecond for each query."""
 
 STOPPED_CHECK_MS = 50
@@ -58,7 +58,7 @@ ASYNCHRONOUS = "AsyncProgressTracking"
 
 
 class CompletionListener:
-    """The completed batches of one Spark application."""
+    """Reports the completed batches of one Spark application, and checks its queries when they start."""
 
     def __init__(self, server: NotificationServer | None, context: Any, jvm: Any) -> None:
         """``context`` is the JVM's ``SparkContext``, ``jvm`` py4j's view of the JVM.
@@ -102,12 +102,12 @@ class CompletionListener:
             self._shutdown_hooks.remove()
 
     def stopped(self) -> bool:
-        """Whether Spark was stopped."""
+        """Whether the application's ``SparkContext`` was stopped."""
         return bool(self._context.isStopped())
 
     def drain(self) -> None:
         """Returns when all batches completed so far are reported, at most after twice :data:`DRAIN_TIMEOUT_MS`."""
-        with contextlib.suppress(Exception):  # its TimeoutException; what came by then is reported
+        with contextlib.suppress(Exception):  # a TimeoutException: the events delivered by then are reported
             self._context.listenerBus().waitUntilEmpty(DRAIN_TIMEOUT_MS)
         self._settle()
 
@@ -169,7 +169,8 @@ class CompletionListener:
             self._check_started(event)
 
     def _end_stopped_queries(self) -> None:
-        """Tells the readers of queries that were stopped some time ago but have not ended."""
+        """Notifies the readers of queries that were stopped at least :data:`STOP_GRACE` seconds ago and have not
+        ended."""
         self._checked_at = now = monotonic()
         stopped_at = {}
         for streams in self._streams:
@@ -188,14 +189,14 @@ class CompletionListener:
         try:
             ends = planned_ends(query.streamingQuery().availableOffsets())
         except Exception as error:  # Spark's offsets are no public API
-            log.debug("cannot tell the readers that their query was stopped: %s", error)
+            log.debug("cannot notify the readers that their query was stopped: %s", error)
             return
         if self.server is not None and ends:
             self.server.end_query(ends)
 
     def _end_all_queries(self) -> None:
-        """Ends the queries of a stopped Spark, which would continue without it, and tells the readers of queries that
-        are held."""
+        """Ends the queries of a stopped ``SparkContext``, which would otherwise continue, and notifies the readers of
+        queries that a function of the user holds."""
         server = self.server
         if server is None or not self.attended:
             return

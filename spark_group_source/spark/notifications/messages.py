@@ -23,13 +23,13 @@ BEGINS = b"begins "
 
 
 APPLICATION = b"application "
-"""Says to which Spark application a reader belongs: the application's id follows."""
+"""Names the Spark application of a reader: the application's id follows."""
 
 LEAVE = b"leave\n"
-"""Tells a reader that its application ends."""
+"""Notifies a reader that its application ends."""
 
 STOPPED = b"stopped "
-"""Tells a reader that its query was stopped: the digest of the end of the query's last planned batch follows, or
+"""Notifies a reader that its query was stopped: the digest of the end of the query's last planned batch follows, or
 :data:`ALL`."""
 
 ALL = b"*"

@@ -55,7 +55,7 @@ class NotificationServer:
     Args:
         drain: returns when Spark has delivered all events so far.
         rejection: why the query of a reader must not begin, by the key of its source.
-        attend: called with whether there are readers, whenever that changes.
+        attend: called with True when the first reader has connected, and with False when the last one has left.
 
     Raises:
         OSError: the socket cannot be created in any directory.
@@ -98,27 +98,30 @@ class NotificationServer:
         self._send_to_all(b"".join(digest(end) + b"\n" for end in ends))
 
     def end_application(self) -> None:
-        """Tells all readers that their application ends."""
+        """Notifies all readers that their application ends."""
         self._send_to_all(LEAVE)
 
     def end_query(self, ends: list[dict[str, Any]]) -> None:
-        """Tells the readers of one query that it was stopped: ``ends`` is the end of its last planned batch."""
+        """Notifies the readers of one query that it was stopped. ``ends`` are the end offsets of its last planned
+        batch."""
         self._send_to_all(b"".join(STOPPED + digest(end) + b"\n" for end in ends))
 
     def end_queries(self, application: str) -> None:
-        """Tells the readers of an application that all of its queries were stopped."""
+        """Notifies the readers of an application that all of its queries were stopped."""
         with self._lock:
             for reader in [each for each, its in self._readers.items() if its == application]:
                 self._send(reader, STOPPED + ALL + b"\n")
 
     def leave(self, timeout: float = LEAVE_TIMEOUT) -> None:
-        """Tells all readers that their application ends, and waits for at most ``timeout`` seconds until they left."""
+        """Notifies all readers that their application ends, and waits at most ``timeout`` seconds until they have
+        left."""
         self.end_application()
         with self._departed:
             self._departed.wait_for(lambda: not self._readers, timeout)
 
     def close(self) -> None:
-        """Delivers the reports that Spark still has, then closes all connections. Does nothing in a forked child.
+        """Reports the events that Spark has yet to deliver, then closes all connections. Does nothing in a forked
+        child.
 
         If the application ends with this process, the readers leave first.
         """

@@ -1,8 +1,8 @@
 """Sets up the reports of completed batches: one server in the user's process, one listener in Spark's JVM.
 
-Spark tells a reader that a batch is complete only when it plans the next batch: with ``processingTime="10 minutes"``,
-ten minutes later. A query listener (:mod:`.listener`) learns of the completion at once, after Spark has written its
-commit log. A server (:mod:`.server`) reports it to the readers.
+Spark notifies a reader that a batch is complete only when Spark plans the next batch: with a ``processingTime`` of ten
+minutes, ten minutes later. A query listener (:mod:`.listener`) learns of the completion at once, after Spark has
+written its commit log. A server (:mod:`.server`) reports the completion to the readers.
 """
 
 from __future__ import annotations

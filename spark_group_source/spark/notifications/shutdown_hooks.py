@@ -1,4 +1,4 @@
-"""Shutdown hooks of Spark's JVM, which tell the readers that the JVM ends, and wait until they have left.
+"""Shutdown hooks of Spark's JVM, which notify the readers that the JVM ends, and wait until they have left.
 
 If the JVM is process 1 of a container, or the only child of an init, its end kills the readers. The hooks run no Python
 code, so that the JVM's shutdown depends on no other process.
@@ -18,7 +18,7 @@ method needs, only if it has more than 32 bits."""
 
 
 class ShutdownHooks:
-    """The hooks of one JVM. They exist only while readers do.
+    """The hooks of one JVM. They exist only while there are readers.
 
     Args:
         jvm: py4j's view of the JVM.

@@ -15,7 +15,7 @@ from spark_group_source.spark.start_checks.logical_plan import StreamSource
 
 
 def sharing(sources: Iterable[StreamSource]) -> list[list[StreamSource]]:
-    """The sources that share partitions with each other: a list for each group of such sources."""
+    """The sources that share partitions with each other: one list for each set of such sources."""
     found: list[list[StreamSource]] = []
     for source in sources:
         linked, separate = [source], []

@@ -1,8 +1,8 @@
 """The queries of one Spark application that have started: which queries share a group, and which query must end.
 
-Spark notifies listeners of a query's start before it creates the query's sources. So this process knows the answer when
-the first reader of a query asks whether it may begin (:meth:`StartedQueries.rejection`), before the reader joins the
-group.
+Spark notifies listeners of a query's start before it creates the query's sources. This process can therefore answer
+when the first reader of a query asks whether the query may begin (:meth:`StartedQueries.rejection`), before the reader
+joins the group.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class StartedQuery:
 
 
 class StartedQueries:
-    """What this process knows of the running queries. Any thread may call this.
+    """The running queries that have started in this application. Any thread may call it.
 
     Args:
         running: returns the ids of the runs that Spark has not ended.
@@ -81,7 +81,7 @@ class StartedQueries:
         """Why the query of a reader must end, or ``None``. Each reader asks once, before it does anything else.
 
         If two queries wait for readers with equal options, the asking reader may belong to either. Then neither is
-        rejected, and a warning names the query that should have been: see :meth:`has_progress`.
+        rejected, and a warning names the query that should have been rejected: see :meth:`has_progress`.
         """
         with self._lock:
             self._forget_ended_queries()
@@ -99,7 +99,8 @@ class StartedQueries:
             return wrong[0].rejection
 
     def has_progress(self, run: str) -> None:
-        """Warns of a query that runs although it should have ended, because its readers did not or could not ask."""
+        """Warns if a query that should have been rejected has progress, because its readers did not or could not ask.
+        ``run`` is the id of its run."""
         rejections = []
         with self._lock:
             others = []
