@@ -59,7 +59,8 @@ class ErrorAction(Enum):
     TRIM_METADATA = auto()
     """The commit's metadata is too long: commit again with short metadata."""
     SKIP = auto()
-    """The coordinator does not know this partition yet, or no longer: the others succeed, and this one is retried."""
+    """The coordinator does not know this partition yet, or no longer: commits of other partitions succeed, and this one
+    is retried."""
     FATAL = auto()
     """A retry cannot help: the query fails with an error that says what to change."""
 

@@ -220,11 +220,11 @@ class Member:
         return self._state
 
     def _has_lost_generation(self, me: Membership, failure: RequestFailed) -> bool:
-        """Whether a rejected commit proves that the membership has lost what it owns. The caller holds the lock."""
+        """Whether a rejected commit proves that the membership has lost its partitions. The caller holds the lock."""
         if not self._state.owned:
             return False
         if not self._is(me):
-            return False  # it has another generation by now, which this commit says nothing about
+            return False  # it has another generation by now, and the rejection was about the former one
         if failure.action is ErrorAction.RESET_MEMBER_ID:
             return True
         return self._state.phase in IN_GROUP

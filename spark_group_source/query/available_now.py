@@ -445,7 +445,7 @@ class AvailableNowTarget:
         group = self._describe()
         if group is None or group.members_hidden:
             return None
-        # Members are not told apart by client id, because kafka.client.id may give all members the same one.
+        # Members are not distinguished by client id, because kafka.client.id may give all members the same one.
         me = self._membership().member_id
         owners: list[str] = []
         for member in group.members:

@@ -50,7 +50,7 @@ def plan(
         TopicError: a topic does not exist or may not be read.
         GroupError: the group's offsets may not be read.
         OptionError: an option names other partitions than those that exist, a time after the last record, or a start
-            behind the end; or the group has no committed offset, and ``startingOffsetsFallback`` is ``fail``.
+            after the end; or the group has no committed offset, and ``startingOffsetsFallback`` is ``fail``.
         DataLoss: a start or end offset is not in its log, and ``failOnDataLoss`` is true.
     """
     with closing(Cluster(options.wire, identity=identity)) as cluster:

@@ -1,4 +1,4 @@
-"""Commits of completed work to the group, and what the source does if one fails."""
+"""Commits completed offsets to the group, and handles failed commits."""
 
 from __future__ import annotations
 
@@ -130,7 +130,8 @@ class Committer:
         self.raise_error()
 
     def raise_error(self) -> None:
-        """Raises the error of the commit on the other thread, if that has ended with one. Caller: the query."""
+        """Raises the error of the commit on the other thread, if that has ended with one. Caller: the query's
+        thread."""
         if self._error is not None:
             raise self._error
 

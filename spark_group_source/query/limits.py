@@ -5,8 +5,9 @@ The arithmetic is that of Spark's own Kafka source. Each partition gets a portio
 backlog. Portions are rounded down, but a portion below one offset becomes one, so that no partition starves.
 
 The driver sees no records: the tasks read them, in other processes. It therefore samples each partition, at the start
-and at the end of what the batch would read, and takes the mean. The sample at the end also serves as the sample at the
-start of the next batch. Bytes are those of record batches as the brokers store and send them: compressed, with headers.
+and at the end of the range that the batch would read, and takes the mean. The sample at the end also serves as the
+sample at the start of the next batch. Bytes are those of record batches as the brokers store and send them: compressed,
+with headers.
 """
 
 from __future__ import annotations

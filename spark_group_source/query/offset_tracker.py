@@ -1,4 +1,5 @@
-"""The offsets of one query: where it reads, what Spark has completed, and what the group has committed.
+"""The offsets of one query: its positions, the offsets that Spark has completed, and the committed offsets of its
+group.
 
 Each owned partition has one record, :class:`OwnedPartition`. An offset is always the next one to read, so a completed
 batch is committed as its end. The life of an offset, from the assignment of its partition to the commit:

@@ -128,7 +128,7 @@ class OwnedPartition:
         return self.start is None or (self.topic_id, self.position) != (before.topic_id, before.position)
 
     def is_ahead_of(self, found: CommittedOffset) -> bool:
-        """Whether a late commit of this query has moved the group back behind the offset that it had confirmed."""
+        """Whether a late commit of this query has moved the group back to an offset before the confirmed one."""
         if self.committed is None or not found.tagged:
             return False
         return (found.lineage, found.offset) < (self.lineage, self.committed)

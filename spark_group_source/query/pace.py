@@ -1,5 +1,5 @@
-"""How many offsets a batch may read so that it takes about ``targetBatchDuration``. Pure: a function of what the
-completed batches have shown.
+"""How many offsets a batch may read so that it takes about ``targetBatchDuration``. Pure: the result depends only on
+the durations and sizes of completed batches.
 
 The controller is the fixed-point iteration of Das, Zhong, Stoica and Shenker, "Adaptive Stream Processing using Dynamic
 Batch Sizing" (SoCC 2014), turned around: they look for the interval that a batch needs, here the duration is given, and

@@ -123,8 +123,8 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
     def leave(self, me: ConsumerMembership, cluster: Cluster | None = None) -> None:
         """See :meth:`GroupProtocol.leave`.
 
-        A static member without ``static_leaves`` says that it comes back: its next run, within the session timeout,
-        gets the same partitions. Otherwise that run could not take the instance id before the session ends.
+        A static member without ``static_leaves`` announces that it comes back: its next run, within the session
+        timeout, gets the same partitions. Otherwise that run could not take the instance id before the session ends.
         """
         if not self._joined:
             return

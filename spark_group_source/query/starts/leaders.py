@@ -24,7 +24,7 @@ class Leaders:
             timestamps,
             read_committed=self._read_committed,
             deadline=self._deadline,
-            partial=True,  # the others are looked up again
+            partial=True,  # partitions without an answer are looked up again
         )
         self.epochs |= listed.epochs
         return listed.offsets

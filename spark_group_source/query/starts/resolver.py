@@ -126,7 +126,7 @@ class StartOffsetResolver:
             if tp in added:  # another partition was created since latest was looked up, and counts as created later
                 pinned_now[tp] = start
         offsets = with_added(logged.pinned_starts, pinned_now)
-        if not logged.is_empty:  # what was added since the first start did not exist then
+        if not logged.is_empty:  # partitions that were added since the first start did not exist then
             self.starting_offsets.confirmed = True
         self._tracker.restore(logged, self._pinned(logged, offsets))
         self._warnings.restore(logged)

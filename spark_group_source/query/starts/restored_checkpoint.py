@@ -29,7 +29,7 @@ SKIP, REPEAT, FAIL = "skip", "repeat", "fail"
 
 
 class RestoredCheckpoint:
-    """Finds partitions in which the checkpoint lacks batches of its query, and does what ``restoredCheckpoint`` says.
+    """Finds partitions in which the checkpoint lacks batches of its query, and applies ``restoredCheckpoint`` to them.
 
     ``skip`` starts at the commit, with a warning; ``repeat`` where the checkpoint ends; ``fail`` ends the query.
 
