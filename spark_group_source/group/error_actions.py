@@ -47,7 +47,8 @@ class ErrorAction(Enum):
     REDISCOVER = auto()
     """Find the coordinator and retry there; membership is kept."""
     REJOIN = auto()
-    """The group is rebalancing: a classic member joins again with the owned partitions, another only backs off."""
+    """The group is rebalancing: a classic member joins again with the owned partitions, a member with KIP-848 only
+    backs off."""
     MEMBER_ID_REQUIRED = auto()
     """The coordinator returned this member's id: join again with it."""
     RESET_GENERATION = auto()
@@ -66,7 +67,7 @@ class ErrorAction(Enum):
 
 
 ERROR_ACTIONS: dict[int, ErrorAction] = {
-    -1: ErrorAction.REDISCOVER,  # UNKNOWN_SERVER_ERROR: a failure within the broker. Kafka's client fails
+    -1: ErrorAction.REDISCOVER,  # UNKNOWN_SERVER_ERROR: a failure within the broker, with which Kafka's client fails
     3: ErrorAction.SKIP,  # UNKNOWN_TOPIC_OR_PARTITION
     7: ErrorAction.REDISCOVER,  # REQUEST_TIMED_OUT
     12: ErrorAction.TRIM_METADATA,  # OFFSET_METADATA_TOO_LARGE
@@ -79,7 +80,7 @@ ERROR_ACTIONS: dict[int, ErrorAction] = {
     25: ErrorAction.RESET_MEMBER_ID,  # UNKNOWN_MEMBER_ID
     26: ErrorAction.FATAL,  # INVALID_SESSION_TIMEOUT
     27: ErrorAction.REJOIN,  # REBALANCE_IN_PROGRESS
-    28: ErrorAction.RETRY,  # INVALID_COMMIT_OFFSET_SIZE: of the request; a commit without our tag would be a rewind
+    28: ErrorAction.RETRY,  # INVALID_COMMIT_OFFSET_SIZE: the request is too large; without the tag it would be a rewind
     29: ErrorAction.FATAL,  # TOPIC_AUTHORIZATION_FAILED
     30: ErrorAction.FATAL,  # GROUP_AUTHORIZATION_FAILED
     31: ErrorAction.FATAL,  # CLUSTER_AUTHORIZATION_FAILED

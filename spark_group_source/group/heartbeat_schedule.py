@@ -1,6 +1,6 @@
 """When the next heartbeat is due, and what follows if a request of the membership fails: backoffs and log lines.
 
-The ``_heartbeat`` of a group protocol sends it: :mod:`.classic.protocol`, :mod:`.consumer.protocol`.
+The ``_heartbeat`` of a group protocol sends the heartbeat: :mod:`.classic.protocol`, :mod:`.consumer.protocol`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 PROMPT_JOINS = 4
 """Maximum number of joins in a row, without a successful heartbeat, that need no backoff: a new member of the classic
 protocol needs two, and a revocation two more. Without this limit, a coordinator that contradicts itself would get
-thousands a second."""
+thousands of joins a second."""
 
 
 class HeartbeatSchedule:
@@ -48,7 +48,8 @@ class HeartbeatSchedule:
     def try_acquire(self, throttled: float) -> bool:
         """Whether a heartbeat is due. If so, the caller must send it: the next one is due after the interval.
 
-        A broker that throttles this client reads nothing for ``throttled`` seconds, so the heartbeat is due after them.
+        A broker that throttles this client reads nothing for ``throttled`` seconds, so the heartbeat is due after that
+        time.
         """
         if self._clock() < self.next_heartbeat:
             return False

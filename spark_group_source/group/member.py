@@ -1,10 +1,10 @@
 """A member of a group: its life cycle, and the thread that runs it.
 
 The thread named ``group-member`` owns the membership's connections; :meth:`Member._live` is its loop. It sends the
-requests of a group protocol, and applies what the coordinator answered to the membership's state machine, whose actions
-it performs. A heartbeat is sent by ``_heartbeat`` of a protocol (:mod:`.classic.protocol`, :mod:`.consumer.protocol`);
-if the coordinator rejects it, :mod:`.error_actions` says what follows. Other threads read snapshots and post events;
-each public method says which thread may call it.
+requests of a group protocol, applies the coordinator's answers to the membership's state machine, and performs the
+actions that follow. A heartbeat is sent by ``_heartbeat`` of a protocol (:mod:`.classic.protocol`,
+:mod:`.consumer.protocol`); if the coordinator rejects it, :mod:`.error_actions` says what follows. Other threads read
+snapshots and post events; each public method says which thread may call it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The part of a group protocol that its member knows: requests that return what happened.
+"""The interface of a group protocol for its member: requests that return what happened.
 
 The member's thread calls a protocol, and a protocol never calls its member: :meth:`GroupProtocol.send` returns an
 :class:`Outcome`, whose events the member applies to the state machine of the protocol. One case cannot wait for the

@@ -1,5 +1,5 @@
-"""Explains why a coordinator rejects the first join of a member for good: which members or assignor the group has, and
-what to set.
+"""Explains why a coordinator permanently rejects the first join of a member: which members or assignor the group has,
+and which option to set.
 
 The coordinator's error code does not say with whom the member disagrees, but a description of the group does. The
 lookup is bounded and optional: without an answer or a permission, the error keeps its general advice.
@@ -110,8 +110,8 @@ def _explained(error: GroupError, group: GroupDescription, *, can_convert: bool)
 
 
 def _unconverted(group: GroupDescription) -> tuple[str, str]:
-    """The members or assignor of a group that the coordinator does not convert to KIP-848, and which option to set. The
-    texts are empty if the cause is not known."""
+    """The members or assignor of a group that the coordinator does not convert to KIP-848, and which option to set; the
+    second text is empty if that is not known."""
     if group.protocol_type != PROTOCOL_TYPE or not group.assignor:
         return _without_common_assignor(group, can_convert=False)
     found, action = _without_common_assignor(group, can_convert=False)
@@ -119,8 +119,8 @@ def _unconverted(group: GroupDescription) -> tuple[str, str]:
 
 
 def _without_common_assignor(group: GroupDescription, *, can_convert: bool) -> tuple[str, str]:
-    """The members or assignor of a group that shares no assignor with this member, and which option to set. The texts
-    are empty if the cause is not known."""
+    """The members or assignor of a group that shares no assignor with this member, and which option to set; the second
+    text is empty if that is not known."""
     if group.protocol_type != PROTOCOL_TYPE:
         found = f"The group has the protocol type '{group.protocol_type}' and {group.clients}."
         return found, "Its members are no consumers: use another 'kafka.group.id'."

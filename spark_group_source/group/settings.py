@@ -44,10 +44,10 @@ class GroupSettings:
     def revocation_timeout(self) -> float:
         """How long a revocation may wait for the running batch, so that this member still rejoins in time.
 
-        The broker's rebalance timeout starts with the rebalance, this one when a heartbeat reports it. The difference
-        is below a session timeout, or the session would have ended. When the wait ends, a heartbeat may be pending.
-        Both are subtracted: with the defaults 300 s - (45 s + 15 s) = 240 s. A batch needs some time: the result is at
-        least half of the rebalance timeout.
+        The broker's rebalance timeout starts with the rebalance, this one when a heartbeat reports the rebalance. The
+        difference is below a session timeout, or the session would have ended. When the wait ends, a heartbeat may be
+        pending. The session timeout and the heartbeat timeout are therefore subtracted: with the defaults 300 s - (45 s
+        + 15 s) = 240 s. A batch needs some time: the result is at least half of the rebalance timeout.
         """
         return max(self.rebalance_timeout - self.session_timeout - self.heartbeat_timeout, self.rebalance_timeout / 2)
 

@@ -1,4 +1,4 @@
-"""How far a batch reads, by the lowest of its limits, and which limit that was."""
+"""The end of a batch at the lowest of its limits, and which limit that is."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Admission:
     """The limits of one query's batches. Only the query's thread may call it.
 
     Attributes:
-        decided: the limit that decided the last planned batch; ``None`` before it, and if no limit is set.
+        decided: the limit that decided the last planned batch; ``None`` before the first batch, and if no limit is set.
     """
 
     def __init__(self, options: SourceOptions, cluster: Cluster, clock: Clock) -> None:
@@ -43,7 +43,7 @@ class Admission:
             self._duration = DurationLimit(options.target_batch_duration, options.group.group_id, clock)
 
     def ends(self, positions: Offsets, ends: Offsets, limits: BatchLimits) -> Mapping[TopicPartition, int]:
-        """The end of the batch in each partition of ``positions``, at most at ``ends``."""
+        """The end of the batch in each partition of ``positions``, no later than ``ends``."""
         duration = self._duration
         if not limits.to_target:
             duration = None

@@ -61,7 +61,12 @@ class CommitFailures:
             return
         seconds = now - self._rejected_since
         if seconds > session and self._warnings.try_acquire():
-            log.warning("group %s: all commits of the last %.0f s were rejected: %s", self._group_id, seconds, why)
+            log.warning(
+                "group %s: a rebalance does not end, and all commits of the last %.0f s were rejected: %s",
+                self._group_id,
+                seconds,
+                why,
+            )
 
     def failed(self, partitions: Collection[TopicPartition], why: str) -> None:
         """Notes that a commit of these partitions has failed for another reason.

@@ -58,7 +58,7 @@ class CommitMetadata:
         return {**self._fields, **now, **self._start}
 
     def text(self, owned: OwnedPartition, common_fields: Mapping[str, Any]) -> str:
-        """The metadata of one partition, as long as the brokers accept it."""
+        """The metadata of one partition, in the largest size that the brokers have not rejected."""
         tag = COMMIT_TAG
         if owned.reset:
             tag = RESET_TAG

@@ -111,7 +111,8 @@ class DataLossCheck:
         return {tp: loss for tp, loss in lost.items() if tp.topic not in others}
 
     def _raise_or_restart_recreated(self, topics: set[str], me: Membership) -> bool:
-        """Reads recreated topics from earliest, because old offsets mean nothing in them; returns whether any was."""
+        """Reads recreated topics from earliest, because old offsets mean nothing in them. Returns whether there is
+        one."""
         recreated = self._topic_ids.recreated(topics)
         if not recreated:
             return False

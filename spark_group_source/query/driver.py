@@ -1,7 +1,7 @@
 """One query on Spark's driver: starts, plans batches, completes them and closes. The parts do the work.
 
 No pyspark here: :mod:`spark_group_source.spark.stream` calls it for Spark, and tests call it directly. One thread at a
-time calls a driver, which this package calls "the query's thread". Only :meth:`Driver.leave` may be called from any
+time calls a driver: this package names it "the query's thread". Only :meth:`Driver.leave` may be called from any
 thread.
 """
 
@@ -205,7 +205,7 @@ class Driver:
         return self._planner.end_offsets.known
 
     def batch_limit(self) -> BatchLimit | None:
-        """What limited the last planned batch; ``None`` if no limit is set, or before the first batch."""
+        """The limit that decided the last planned batch; ``None`` if no limit is set, or before the first batch."""
         return self._planner.admission.decided
 
     @property

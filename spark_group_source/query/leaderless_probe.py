@@ -54,7 +54,7 @@ class LeaderlessProbe:
         self.partitions = leaderless
 
     def list_ends(self, partitions: Set[TopicPartition], list_ends: ListEnds) -> ListedOffsets:
-        """The ends of ``partitions`` whose leader answers by now, if a lookup is due."""
+        """The ends of those ``partitions`` whose leader answers now; none before a lookup is due."""
         if not partitions:
             return ListedOffsets()
         if self._clock() < self._next_at:

@@ -75,8 +75,8 @@ class OwnedPartition:
     def pending(self) -> bool:
         """Whether an offset may be committed and its commit is not confirmed. Within a lineage, no commit goes back.
 
-        A rejected commit is pending until the group revokes the partition, or no broker knows it: a coordinator may
-        have old metadata for a while. With ``assign`` no revocation would end the retries.
+        A rejected commit stays pending until the group revokes the partition or no broker knows it, because a
+        coordinator may have old metadata for a while. With ``assign``, there is no revocation to end the retries.
         """
         if self.start is None or (self.deleted and self.rejections):
             return False

@@ -8,21 +8,21 @@ the size is sought. A batch of ``n`` offsets that took ``t`` seconds, ``f`` of t
 an error in ``f`` delays that, but does not change the result. The other rules decide how far to trust one batch:
 
 - **Careful at first.** The first batch assumes a slow sink. Growth is at most tenfold, as only a batch of similar size
-  shows what records cost, and ends where the next batch would take 1.5 times the target if no cost were fixed.
+  shows what records cost, and at most so far that the next batch takes 1.5 times the target if no cost is fixed.
 - **Quick to retreat, calm at rest.** A batch that took twice the target, or half of it, is corrected in full, one near
   the target only in part. A single slow batch, for example with a repeated task, therefore makes only one batch small.
 - **Fixed costs.** The line through two batches whose sizes differ by a factor of two shows what a batch costs without
   records. DStreams' PIDRateEstimator (SPARK-8979) knows no such costs, and shrinks batches that cannot get shorter.
   Here a third of the duration of a batch is left for records, even if fixed costs alone exceed the target. Where fixed
-  costs seem to be a large part of a batch, sizes hardly change, and nothing would show an error: then a batch is made
-  small to compare it with the one before, at first often, later every tenth. Only a smaller one is sure to be short
-  enough.
+  costs seem to be a large part of a batch, sizes hardly change, so nothing would show an error in them. A probe, a
+  batch that is made small, is then compared with the batch before it, at first often, later every tenth batch. A larger
+  batch might take too long.
 - **A batch without records teaches nothing** (SPARK-9966), and no size is 0. A batch that read less than it might have,
-  because another limit was lower or no more was there, lowers the limit only if its records took long.
+  because another limit was lower or there were no more records, lowers the limit only if its records took long.
 
 Sizes are offsets, not bytes. The driver knows offsets exactly and sees no record, and most sinks cost time per row.
-Where records become larger, or offsets denser (compaction, aborted transactions), batches take longer, which is what
-the controller measures. ``maxBytesPerTrigger``, if it is also set, bounds the first such batch.
+When records become larger, or offsets denser (compaction, aborted transactions), batches take longer, which is what the
+controller measures. ``maxBytesPerTrigger``, if it is also set, bounds the first such batch.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ IDLE_S = 0.1
 
 
 class BatchPlanner:
-    """Plans one batch at a time. All methods are for the query's thread."""
+    """Plans one batch at a time. Only the query's thread may call it."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class BatchPlanner:
         self._assigned_partitions.permissions.record_denied(error.unauthorized_topics)
 
     def _may_be_read(self, partitions: Partitions) -> Partitions:
-        """These partitions without those of topics that the query leaves out."""
+        """These partitions, without partitions of topics that the query leaves out."""
         return self._assigned_partitions.permissions.to_read(partitions, self._clients.cluster)
 
     def _start_may_move_back(self) -> bool:
@@ -262,7 +262,7 @@ class BatchPlanner:
             return None
 
     def _readable(self, owned: Owned) -> dict[TopicPartition, OwnedPartition]:
-        """These partitions without those of topics that this client may not read now."""
+        """These partitions, without partitions of topics that this client may not read now."""
         readable = self._assigned_partitions.permissions.readable(owned, self._clients.cluster)
         return {tp: partition for tp, partition in owned.items() if tp in readable}
 
@@ -385,7 +385,7 @@ class BatchPlanner:
     def _kept_ranges(self, start: BatchOffset) -> dict[TopicPartition, OffsetRange]:
         """The ranges in ``start`` as the next batch logs them if it does not read them.
 
-        Each stands at its end, or at the beginning of a recreated topic. A deleted topic is left out, unless
+        Each is an empty range at its end, or at the beginning of a recreated topic. A deleted topic is left out, unless
         ``subscribe`` names it: without its ranges it would count as added if it is recreated. Ranges without an id,
         from brokers before Kafka 2.8, get the id of the current topic, because an offset has one id for each topic.
         """
@@ -402,7 +402,7 @@ class BatchPlanner:
 
 
 def _is_rewind(logged: OffsetRange | None, position: int, topic_id: str) -> bool:
-    """Whether a position lies before the end that was logged of the same topic."""
+    """Whether a position lies before the logged end in the same topic."""
     if logged is None or not may_be_same(logged.topic_id, topic_id):
         return False
     return position < logged.end

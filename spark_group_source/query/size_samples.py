@@ -29,7 +29,7 @@ MAX_SAMPLE_BYTES = 1024 * 1024
 
 
 class Samples(NamedTuple):
-    """The result of samples of partitions.
+    """The result of sampling partitions.
 
     Attributes:
         sizes: the mean bytes per offset of the record batches in each sample, as they are stored.

@@ -1,5 +1,5 @@
-"""Turns the specs of where a read starts and ends into offsets. Pure: the caller passes the function that looks up
-offsets."""
+"""Turns the parsed options about where a read starts and ends into offsets. Pure: the caller passes the function that
+looks up offsets."""
 
 from __future__ import annotations
 

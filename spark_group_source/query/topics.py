@@ -1,4 +1,5 @@
-"""What all lookups of topics share: their time limit, and the errors of topics that are deleted or may not be read."""
+"""The common parts of all topic lookups: their time limit, and the errors of topics that are deleted or may not be
+read."""
 
 from __future__ import annotations
 

@@ -141,8 +141,8 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger`` or ``maxBytesPerTrigger``, or no limit. A batch ends at the lowest of all limits.
 
-        With ``targetBatchDuration`` alone it is the largest number, since :class:`ReadAllAvailable` would not differ
-        from the limit that Spark passes for the trigger ``once``.
+        With ``targetBatchDuration`` alone, the limit is the largest number of rows, because :class:`ReadAllAvailable`
+        would not differ from the limit that Spark passes for the trigger ``once``.
         """
         max_offsets = self._options.max_offsets_per_trigger
         if max_offsets is not None:

@@ -224,7 +224,8 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
             raise
         except GroupSourceError as error:
             return RequestFailed(ErrorAction.RETRY, f"the leader could not assign partitions: {error}")
-        # As in Kafka's client: the leader needs no more time, and if it dies the broker responds after its session.
+        # As in Kafka's client: the leader needs no more time, and if it dies, the broker responds when its session
+        # ends.
         deadline = self.within(self.settings.wire.request_timeout)
         self._session_ends = self.clock() + self.settings.session_timeout
         while_waiting = self._while_join_or_sync_waits(me, apply)

@@ -16,8 +16,9 @@ def starting_offsets_callback(path: str | None) -> Callable[[Offsets, Offsets], 
     """The function that ``startingOffsetsCallback=module:function`` names, called with offsets by partition.
 
     The user's function gets two dicts, ``{topic: {partition: offset}}`` of the newly assigned partitions: the ends that
-    this query logged last, if it ever read them, and their start positions. It returns None, or such a dict of other
-    start positions. It blocks the member's thread, and so the heartbeats: after a session the partitions are lost.
+    this query logged last, if it ever read them, and their start positions. The function returns None, or such a dict
+    of other start positions. While it runs, the member sends no heartbeats: after a session timeout, the partitions are
+    lost.
 
     Raises:
         OptionError: when called, if the function raises or returns something else.
@@ -50,7 +51,7 @@ def _by_topic(offsets: Offsets) -> OffsetsByTopic:
 
 
 def _by_partition(returned: Any) -> dict[TopicPartition, int]:
-    """What the user's function returned; it may have any form."""
+    """The offsets that the user's function returned, which may be of any type."""
     moved: dict[TopicPartition, int] = {}
     if not returned:
         return moved

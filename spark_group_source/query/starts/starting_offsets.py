@@ -30,7 +30,8 @@ from spark_group_source.text import names, some
 log = logging.getLogger(__name__)
 
 RESOLVE_TIMEOUT = 10.0
-"""Maximum seconds for the leaders to return start positions, after the commits. The others are looked up again."""
+"""Maximum seconds for the leaders to return start positions, after the lookup of the commits. Partitions without an
+answer are looked up again."""
 
 
 class StartingOffsets:

@@ -133,7 +133,7 @@ class NotificationClient:
                 )
                 return
             except OSError as error:
-                log.debug("cannot connect again to the user's process, which reports completed batches: %s", error)
+                log.debug("cannot reconnect to the user's process, which reports completed batches: %s", error)
                 remove_if_dead(self._path)
         self._socket.close()  # close() may have closed the former socket only
 
