@@ -135,7 +135,7 @@ def error_action(error_code: int) -> ErrorAction:
     return ERROR_ACTIONS.get(error_code, ErrorAction.FATAL)
 
 
-def denied(error: GroupSourceError) -> bool:
+def is_denial(error: GroupSourceError) -> bool:
     """Whether a permission is missing or the credentials are wrong, and that is final: a retry cannot help."""
     if isinstance(error, AuthenticationFailed):
         return True

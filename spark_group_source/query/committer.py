@@ -10,7 +10,7 @@ from spark_group_source.clock import Deadline
 from spark_group_source.errors import TOPIC_AUTHORIZATION_FAILED, describe_error_code
 from spark_group_source.group.clients import KafkaClients
 from spark_group_source.group.commits import CommittedOffset
-from spark_group_source.group.error_actions import ErrorAction, denied, error_action
+from spark_group_source.group.error_actions import ErrorAction, error_action, is_denial
 from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, RequestFailed
@@ -179,7 +179,7 @@ class Committer:
         deadline: Deadline,
     ) -> bool:
         """Handles a commit that failed as a whole. Commits again at once if only the epoch of ``me`` was outdated."""
-        if failure.error is not None and denied(failure.error):
+        if failure.error is not None and is_denial(failure.error):
             self._failures.last = failure.reason
             raise failure.error
         if failure.action in _REJECTED:
@@ -210,9 +210,9 @@ class Committer:
         if errors:
             self._retry_timer.restart()
         newly = self._tracker.commits_rejected({tp: sent[tp] for tp in errors})
-        denied = {tp for tp, error_code in errors.items() if error_code == TOPIC_AUTHORIZATION_FAILED}
-        self._permissions.record_denied(topics_of(denied))
-        to_log = newly - denied
+        unauthorized = {tp for tp, error_code in errors.items() if error_code == TOPIC_AUTHORIZATION_FAILED}
+        self._permissions.record_denied(topics_of(unauthorized))
+        to_log = newly - unauthorized
         if not to_log:
             return
         error_codes = sorted({errors[tp] for tp in to_log})

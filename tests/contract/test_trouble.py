@@ -19,7 +19,7 @@ from spark_group_source.errors import (
     describe_error_code,
 )
 from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset, commit_metadata
-from spark_group_source.group.error_actions import ERROR_ACTIONS, ErrorAction, denied
+from spark_group_source.group.error_actions import ERROR_ACTIONS, ErrorAction, is_denial
 from spark_group_source.group.membership import Phase
 from spark_group_source.query import topic_validator
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
@@ -685,7 +685,7 @@ def test_an_error_code_is_retried_or_fatal_as_in_the_table(
     on_fake.next(api, Fault(error=error_code), times=1 if ERROR_ACTIONS[error_code] is ErrorAction.TRIM_METADATA else 2)
     # A failed commit is retried after any error, and any request after a permission is missing that was there before.
     joined = api in ("Heartbeat", "OffsetCommit", "OffsetFetch")
-    retried = api == "OffsetCommit" or (joined and denied(GroupError("", "", error_code=error_code)))
+    retried = api == "OffsetCommit" or (joined and is_denial(GroupError("", "", error_code=error_code)))
     if ERROR_ACTIONS[error_code] is ErrorAction.FATAL and not retried:
         with pytest.raises(GroupSourceError) as raised:  # noqa: PT012 - the start may fail, or what comes after it
             if api not in ("Heartbeat", "OffsetCommit"):
