@@ -108,7 +108,7 @@ class Permission:
         self._warnings = LogEvery(WARN_EVERY, clock)
         self._denied = False
 
-    def granted(self) -> None:
+    def record_granted(self) -> None:
         """Notes that a broker allowed a request that needs the permission."""
         if self._denied:
             log.info("%s has %s again", self._principal, self._name)
@@ -116,7 +116,7 @@ class Permission:
             self._warnings = LogEvery(WARN_EVERY, self._warnings.clock)
         self._grace.record_success()
 
-    def denied(self, error: BrokerError) -> None:
+    def record_denied(self, error: BrokerError) -> None:
         """Counts a denial, and warns of it if it is retried.
 
         Raises:

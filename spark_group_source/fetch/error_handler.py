@@ -121,9 +121,9 @@ class FetchErrorHandler:
         topic = position.tp.topic
         if topic not in self._permissions:
             self._permissions[topic] = Permission(f"READ on topic '{topic}'", clock=self._clock)
-            self._permissions[topic].granted()
+            self._permissions[topic].record_granted()
         error = TopicError(happened, GRANT_READ, error_code=TOPIC_AUTHORIZATION_FAILED, topics=[topic])
-        self._permissions[topic].denied(error)
+        self._permissions[topic].record_denied(error)
         self.back_off([position], f"{describe_error_code(TOPIC_AUTHORIZATION_FAILED)}. {GRANT_READ}")
 
     def handle_early_end(self, position: FetchPosition, high_watermark: int) -> None:

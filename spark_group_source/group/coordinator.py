@@ -250,7 +250,7 @@ class CoordinatorClient:
     def confirm_generation(self) -> None:
         """Notes that the broker of the last request knows the member in its current generation."""
         self._current.knows_generation = self._broker_id
-        self._current.permission.granted()
+        self._current.permission.record_granted()
 
     def _find(self, deadline: Deadline) -> None:
         self._has_looked_up = True
@@ -297,7 +297,7 @@ class CoordinatorClient:
         """A failure that is fatal, unless a permission is missing that this query had before."""
         if error.error_code in _MISSING_PERMISSION:
             try:
-                self._current.permission.denied(error)
+                self._current.permission.record_denied(error)
             except GroupError as final:
                 return RequestFailed.final(final)
             return RequestFailed(ErrorAction.REDISCOVER, reason)

@@ -196,7 +196,7 @@ class Committer:
         return False
 
     def _record_success(self, confirmed: Partitions) -> None:
-        self._coordinator.permission.granted()
+        self._coordinator.permission.record_granted()
         self._permissions.record_granted(tp.topic for tp in confirmed)
         self._counters.commits += 1
         self._failures.succeeded()

@@ -170,7 +170,7 @@ class OffsetTracker:
                 for owned in mine.values():
                     owned.in_lookup = False
 
-    def start_denied(self, partitions: Partitions) -> None:
+    def note_denied(self, partitions: Partitions) -> None:
         """Notes that the principal may not read these partitions now, so no revocation waits for their starts. Caller:
         the thread that looks up starts."""
         with self._lock:

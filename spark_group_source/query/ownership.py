@@ -305,7 +305,7 @@ class AssignedPartitions:
             self.permissions.record(due, permissions_of(topics))
         denied = self.permissions.denied
         readable = {tp: owned for tp, owned in lookup.items() if tp.topic not in denied}
-        self.tracker.start_denied(frozenset(lookup.keys() - readable.keys()))
+        self.tracker.note_denied(frozenset(lookup.keys() - readable.keys()))
         try:
             if readable:
                 self.resolver.resolve(readable, topics, me, clients, deadline)

@@ -121,14 +121,14 @@ class TopicPermissions:
                     self._check_at = self._clock() + self._backoff.next()
                 self._denied.add(topic)
                 permission = self._permission(topic)
-            permission.denied(unreadable(topic, TOPIC_AUTHORIZATION_FAILED, ""))
+            permission.record_denied(unreadable(topic, TOPIC_AUTHORIZATION_FAILED, ""))
 
     def record_granted(self, topics: Iterable[str]) -> None:
         """Notes that a broker has accepted a request that needs READ on these topics."""
         with self._lock:
             for topic in set(topics):
                 self._denied.discard(topic)
-                self._permission(topic).granted()
+                self._permission(topic).record_granted()
 
     def due(self, topics: set[str]) -> set[str]:
         """Those topics whose permission is to be checked now: each topic once, and a denied topic again after a

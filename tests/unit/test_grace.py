@@ -44,25 +44,25 @@ def test_a_permission_that_is_denied_is_logged_at_once_and_each_minute(
     caplog.set_level("INFO")
     permission = Permission("READ on topic 't'", "User:alice", clock=hand)
     with pytest.raises(TopicError, match=r"^\[TOPIC_UNAVAILABLE\] Topic 't' cannot be read\. Grant READ\."):
-        permission.denied(DENIED)
-    permission.granted()
+        permission.record_denied(DENIED)
+    permission.record_granted()
     for _ in range(62):
-        permission.denied(DENIED)
+        permission.record_denied(DENIED)
         hand.now += 1.0
     assert caplog.text.count("User:alice no longer has READ on topic 't'; the query fails in") == 2
-    permission.granted()
+    permission.record_granted()
     assert "User:alice has READ on topic 't' again" in caplog.text
-    permission.denied(DENIED)
+    permission.record_denied(DENIED)
     assert caplog.text.count("the query fails in 300 s unless the permission returns") == 2
     hand.now += GRACE_PERIOD
     with pytest.raises(TopicError, match=r"READ on topic 't' has been missing for 300 s\. Grant READ\.") as raised:
-        permission.denied(DENIED)
+        permission.record_denied(DENIED)
     assert raised.value.unauthorized_topics == {"t"}
 
 
 def test_an_optional_permission_never_fails_the_query(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
     permission = Permission("READ on topic 't'", optional=True, clock=hand)
     for _ in range(3):
-        permission.denied(DENIED)
+        permission.record_denied(DENIED)
         hand.now += GRACE_PERIOD / 2
     assert caplog.text.count("has no READ on topic 't'; the query continues without this topic and checks") == 3

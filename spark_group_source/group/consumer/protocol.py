@@ -286,7 +286,7 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
         elif self.settings.subscription.pattern is None:
             self.next_topic_check = math.inf
         for name in self._permissions.keys() & topics.keys() - denied:
-            self._permissions.pop(name).granted()
+            self._permissions.pop(name).record_granted()
         return Subscribed(frozenset(topics) - denied)
 
     def _leave_out_denied(self, me: ConsumerMembership, failure: RequestFailed) -> Outcome:
@@ -315,8 +315,8 @@ class ConsumerProtocol(GroupProtocol[ConsumerMembership]):
             if topic not in self._permissions:
                 name = f"DESCRIBE on topic '{topic}'"
                 self._permissions[topic] = Permission(name, optional=optional, clock=self.clock)
-                self._permissions[topic].granted()  # when the member joined
-            self._permissions[topic].denied(error)
+                self._permissions[topic].record_granted()  # when the member joined
+            self._permissions[topic].record_denied(error)
 
     def _failure(self, response: Any, client: CoordinatorClient, me: ConsumerMembership) -> RequestFailed | None:
         """The failure of a heartbeat of ``me``, which joins if its phase is JOINING; ``None`` if it was accepted."""
