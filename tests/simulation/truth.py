@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from spark_group_source.errors import DataLoss
-from spark_group_source.offsets import OffsetRange
+from spark_group_source.offsets import BatchOffset, OffsetRange
 from tests.fake import FakeKafka
 from tests.simulation.contract import SLACK, Contract
 from tests.simulation.membership import Membership
@@ -31,6 +32,7 @@ class Truth:
     Attributes:
         queries: those that ever started, by name.
         batches: what each query has planned last in its present run.
+        started_alone: where each query has logged a start that the group could not get yet.
         latest: the ends of the partitions that existed when a query had its starting offsets: none starts after these.
         targets: the ends when a run began: it reads up to there.
         overdue: when each query last had a batch that took longer than a revocation waits.
@@ -46,6 +48,7 @@ class Truth:
         self.run, self.kafka, self.told = run, kafka, told
         self.queries: dict[str, Query] = {}
         self.batches: dict[str, Batch] = {}
+        self.started_alone: dict[tuple[str, Key], int] = {}
         self.latest: dict[str, dict[Key, int]] = {}
         self.targets: dict[str, dict[Key, int]] = {}
         self.overdue: dict[str, float] = {}
@@ -196,6 +199,9 @@ class Truth:
         self.batches[query.name] = batch
         for read in ranges:
             self.resets.moved(query, key_of(read), self.positions.at(key_of(read)), read.start)
+        for logged in BatchOffset.from_json(json.loads(offset)).ranges.values():
+            if self.positions.at(key_of(logged)).committed is None:
+                self.started_alone.setdefault((query.name, key_of(logged)), logged.start)
         if not replayed and ranges:
             self.contract.check_session(query)
             for read in ranges:
@@ -330,8 +336,11 @@ class Truth:
         """The group has a commit."""
         at, offset = self.positions.at(key), part.committed_offset
         self.resets.moved(query, key, at, offset)
+        alone = self.started_alone.pop((query.name, key), None)
         if at.committed is None:
             self._starts(query, key, offset)
+        elif alone is not None:  # its checkpoint does not go back to a start that another query committed before
+            self._starts(query, key, alone)
         if offset == at.committed:  # of a reset whose commit has never arrived, no other member knows
             at.done.update(range(offset))
         self.contract.check_commit(what, key, offset)
