@@ -115,7 +115,7 @@ class AvailableNowTarget:
     def set_once(
         self,
         owned: Partitions = frozenset(),
-        readable: Callable[[Partitions], Partitions] = lambda partitions: partitions,
+        without_left_out: Callable[[Partitions], Partitions] = lambda partitions: partitions,
     ) -> None:
         """Takes the end offsets of the logs as the target, on the first call only.
 
@@ -123,7 +123,7 @@ class AvailableNowTarget:
 
         Args:
             owned: the partitions that this query owns. They exist, even if a broker does not know all of them.
-            readable: returns those of its argument that the run is to read.
+            without_left_out: returns those of its argument that the run is to read.
 
         Raises:
             DataLoss: a topic or partition was deleted, and ``failOnDataLoss`` is true.
@@ -135,8 +135,8 @@ class AvailableNowTarget:
         while self._target is None:
             try:
                 ends = self._look_up_ends(owned, deadline.at_most(LOOKUP_TIMEOUT), unknown_until)
-                may_be_read = readable(frozenset(ends))
-                self._target = {tp: end for tp, end in ends.items() if tp in may_be_read}
+                to_read = without_left_out(frozenset(ends))
+                self._target = {tp: end for tp, end in ends.items() if tp in to_read}
             except RetriableError as error:
                 if deadline.remaining() <= self._interval:
                     raise

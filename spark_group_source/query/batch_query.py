@@ -72,7 +72,7 @@ class _BatchQuery:
         topics = TopicValidator(self._cluster, subscription, self._fetch.fail_on_data_loss, self._clock).find(logged=())
         partitions = partitions_of(topics.values())
         permissions = TopicPermissions(subscription, self._cluster.options, self._clock)
-        partitions = permissions.to_read(partitions, self._cluster, self._deadline)
+        partitions = permissions.without_left_out(partitions, self._cluster, self._deadline)
         if not partitions:
             log.warning("no topic matches %s: there is nothing to read", subscription)
         start, end = batch_start(options), batch_end(options)

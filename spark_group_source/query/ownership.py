@@ -304,14 +304,14 @@ class AssignedPartitions:
         if not isinstance(topics, RequestFailed):
             self.permissions.record(due, permissions_of(topics))
         denied = self.permissions.denied
-        readable = {tp: owned for tp, owned in lookup.items() if tp.topic not in denied}
-        self.tracker.note_denied(frozenset(lookup.keys() - readable.keys()))
+        permitted = {tp: owned for tp, owned in lookup.items() if tp.topic not in denied}
+        self.tracker.note_denied(frozenset(lookup.keys() - permitted.keys()))
         try:
-            if readable:
-                self.resolver.resolve(readable, topics, me, clients, deadline)
+            if permitted:
+                self.resolver.resolve(permitted, topics, me, clients, deadline)
         except GroupSourceError as error:
             self._raise_unless_retriable(error)
-            self.resolver.unresolved.note(frozenset(readable), error)
+            self.resolver.unresolved.note(frozenset(permitted), error)
 
     def _lookup_backoff(self, me: Membership, took: float) -> float:
         """Seconds until the next lookup of unresolved start positions, after one that ``took`` so many seconds."""

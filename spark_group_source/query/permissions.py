@@ -63,7 +63,7 @@ class TopicPermissions:
         request only for topics whose permissions the metadata ``topics`` does not contain.
 
         If the group assigns such a topic to this query later, and READ on it is missing just then, the permission has
-        worked before, so the query does not fail at once. :meth:`readable` checks the topic again at that time, because
+        worked before, so the query does not fail at once. :meth:`without_denied` checks the topic again then, because
         tasks could not leave the topic out of a batch.
 
         Raises:
@@ -75,7 +75,7 @@ class TopicPermissions:
         if unknown:
             self._check(unknown, cluster, Deadline.after(CHECK_TIMEOUT, self._clock))
 
-    def readable(
+    def without_denied(
         self, partitions: Collection[TopicPartition], cluster: Cluster, deadline: Deadline | None = None
     ) -> Partitions:
         """Returns those of ``partitions`` whose topics may be read.
@@ -95,17 +95,18 @@ class TopicPermissions:
             return frozenset(partitions)
         return without_topics(partitions, denied)
 
-    def to_read(
+    def without_left_out(
         self, partitions: Collection[TopicPartition], cluster: Cluster, deadline: Deadline | None = None
     ) -> Partitions:
-        """Checks the topics as :meth:`readable` does. Returns ``partitions`` without topics that are :attr:`left_out`.
+        """Checks the topics as :meth:`without_denied` does. Returns those of ``partitions`` whose topics are not
+        :attr:`left_out`.
 
         Partitions of a denied topic that ``subscribe`` or ``assign`` names stay: without them the read is incomplete.
 
         Raises:
             TopicError: a topic may not be read, and a retry is useless.
         """
-        self.readable(partitions, cluster, deadline)
+        self.without_denied(partitions, cluster, deadline)
         return without_topics(partitions, self.left_out)
 
     def record_denied(self, topics: Iterable[str]) -> None:

@@ -221,7 +221,7 @@ class BatchPlanner:
 
     def _may_be_read(self, partitions: Partitions) -> Partitions:
         """These partitions, without partitions of topics that the query leaves out."""
-        return self._assigned_partitions.permissions.to_read(partitions, self._clients.cluster)
+        return self._assigned_partitions.permissions.without_left_out(partitions, self._clients.cluster)
 
     def _start_may_move_back(self) -> bool:
         """Whether the options may start a partition below the group's commit."""
@@ -263,8 +263,8 @@ class BatchPlanner:
 
     def _readable(self, owned: Owned) -> dict[TopicPartition, OwnedPartition]:
         """These partitions, without partitions of topics that this client may not read now."""
-        readable = self._assigned_partitions.permissions.readable(owned, self._clients.cluster)
-        return {tp: partition for tp, partition in owned.items() if tp in readable}
+        permitted = self._assigned_partitions.permissions.without_denied(owned, self._clients.cluster)
+        return {tp: partition for tp, partition in owned.items() if tp in permitted}
 
     def _plan_unless_moved(
         self, start: BatchOffset, limits: BatchLimits, me: Membership, reason: LogReason | None
