@@ -1,7 +1,4 @@
-"""What a member does about each error code of a heartbeat, join, sync or commit: :data:`ERROR_ACTIONS`.
-
-Exceptions: :data:`MAY_HEAL`, a join with KIP-848 (``ConsumerProtocol``), and a permission that this query had before:
-it is retried by the rule of :mod:`spark_group_source.grace`.
+"""What a query does about each error code of a heartbeat, join, sync or commit: :data:`ERROR_ACTIONS`.
 
 What follows if the coordinator rejects the heartbeat of a member, as its state machine (``states.py``) decides:
 
@@ -20,6 +17,43 @@ FATAL               the query fails                           the query fails
 
 The other actions are about commits. If a heartbeat gets one of them, the next one follows after a backoff. A heartbeat
 without an answer counts as REDISCOVER. After any failure, the next heartbeat with KIP-848 reports everything.
+
+What follows if the coordinator rejects a commit, as ``Committer`` decides in both protocols. Its offsets stay pending
+until their partitions are lost, and the next commit includes them:
+
+==================================  =================================================================================
+action                              commit
+==================================  =================================================================================
+RETRY, REDISCOVER                   a failed commit, which counts for ``onCommitFailure``
+REJOIN                              a failed commit, which does not count: the group is rebalancing
+RESET_GENERATION, RESET_MEMBER_ID   as REJOIN; all is lost if the member still has the generation of the commit
+STALE_EPOCH                         a commit at once when the member has a newer epoch; as REJOIN if none comes in time
+SKIP                                the other partitions are committed, and this one is retried
+TRIM_METADATA                       the other partitions are committed, and this one again at once with less metadata
+FATAL                               as RETRY, because a rejected commit ends no query by itself
+FATAL, access denied                the query fails, if :func:`is_denial` is true of the error
+==================================  =================================================================================
+
+With ``assign`` there is no rebalance, so each failed commit counts.
+
+Some codes lead to another action in one situation. The code that knows the situation decides:
+
+==========  =============================================  ===================  ======================================
+error code  situation                                      action               decided in
+==========  =============================================  ===================  ======================================
+MAY_HEAL    the query was in the group before              REDISCOVER           ``Member._request_failed``
+29          a heartbeat with KIP-848, if the query was in  RETRY, without the   ``ConsumerProtocol._leave_out_denied``
+            the group or its topics match a pattern        denied topics
+29          a commit                                       SKIP, and the topic  ``Committer._partitions_rejected``
+                                                           is left out
+30, 31      the query had the permission before            REDISCOVER, by the   ``CoordinatorClient._rejected``
+                                                           rule of ``grace``
+69          a join with KIP-848                            FATAL                ``ConsumerProtocol._failure``
+82          a commit                                       RESET_GENERATION     ``GroupOffsets._commit_failure``
+==========  =============================================  ===================  ======================================
+
+A KIP-848 member whose join is rejected with RESET_GENERATION or 111 leaves before it joins again
+(``ConsumerProtocol._heartbeat_failed``).
 """
 
 from __future__ import annotations
@@ -40,7 +74,7 @@ from spark_group_source.text import names, printable
 
 
 class ErrorAction(Enum):
-    """What a member does about an error."""
+    """What a query does about an error. The docstring of the module says what follows for a commit."""
 
     RETRY = auto()
     """Retry at the same coordinator after a backoff."""
@@ -63,7 +97,8 @@ class ErrorAction(Enum):
     """The coordinator does not know this partition yet, or no longer: commits of other partitions succeed, and this one
     is retried."""
     FATAL = auto()
-    """A retry cannot help: the query fails with an error that says what to change."""
+    """A retry cannot help a heartbeat, join or sync: the query fails with an error that says what to change. A commit
+    is retried, unless access is denied."""
 
 
 ERROR_ACTIONS: dict[int, ErrorAction] = {
@@ -97,7 +132,8 @@ ERROR_ACTIONS: dict[int, ErrorAction] = {
     113: ErrorAction.STALE_EPOCH,  # STALE_MEMBER_EPOCH
     128: ErrorAction.FATAL,  # INVALID_REGULAR_EXPRESSION: this source evaluates its patterns itself, and sends none
 }
-"""Error code to action; any other code is :attr:`ErrorAction.FATAL`, so that no error is ignored."""
+"""Error code to action; any other code is :attr:`ErrorAction.FATAL`, so that no error is ignored. The docstring of the
+module lists the exceptions."""
 
 
 MAY_HEAL = {23, 26, 35, 81, 112}
