@@ -76,21 +76,41 @@ MAX_CLOCK_SKEW = 60.0
 
 
 class CommitWarnings:
-    """Warns once of commits that do not fit the checkpoint, and once of those that do not fit the clock."""
+    """Logs once of each kind: commits beside a new checkpoint, commits that do not fit the checkpoint, and those that
+    do not fit the clock."""
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
+        self._checkpoint_is_new = False
         self._checkpoint_without_group = False
         self._warned_of_clock = False
 
     def restore(self, logged: BatchOffset) -> None:
         """Begins with the last offset in the checkpoint."""
+        self._checkpoint_is_new = logged.is_empty
         self._checkpoint_without_group = bool(logged.ranges) and not logged.group
 
     def check(self, commits: Commits, logged: Mapping[TopicPartition, OffsetRange]) -> None:
         """Compares the commits of partitions that start with the ranges that this query has logged of them."""
+        self._note_new_checkpoint(commits)
         self._check_group(commits, logged)
         self._check_clock([*commits.values(), *logged.values()])
+
+    def _note_new_checkpoint(self, commits: Commits) -> None:
+        """Logs at the first start of partitions that the checkpoint is new but the group is not.
+
+        A further member of a running group looks the same as a query that has lost its checkpoint, so this is no
+        warning. After the first start the commits may be this query's own.
+        """
+        is_first_start, self._checkpoint_is_new = self._checkpoint_is_new, False
+        if not is_first_start or not commits:
+            return
+        log.info(
+            "group %s: the checkpoint is new, but the group has committed offsets. If the query's former checkpoint was"
+            " lost or deleted, give Spark's file sinks a new directory: they skip the batch numbers that their"
+            " directory has, without an error. See docs/guarantees.md#a-new-checkpoint.",
+            self._group_id,
+        )
 
     def _check_group(self, commits: Commits, logged: Mapping[TopicPartition, OffsetRange]) -> None:
         """Warns if the checkpoint may belong to another group."""
