@@ -133,8 +133,8 @@ OURS = Program(
 OTHERS = (
     Program("java", "javac", _java, ("range", "roundrobin", "sticky", "cooperative-sticky"), ("uniform", "range"),
             # A commit under way while the epoch changes, which it sends again: also two Java members log it. Brokers
-            # from 4.3 on take it, see KIP-1251.
-            usual=("with stale member epoch error",)),
+            # from 4.3 on take it, see KIP-1251. And a stop, which wakes it up in its callback: KAFKA-18160.
+            usual=("with stale member epoch error", "after onPartitionsAssigned callback failed")),
     Program("librdkafka", "python3", _python("confluent"), ("range", "roundrobin", "cooperative-sticky"),
             ("uniform", "range")),
     # With KIP-848 the leave of its static members lacks their instance id, so they return only after the session:
@@ -147,8 +147,9 @@ OTHERS = (
     Program("kafka-python", "python3", _python("kafka_python"),
             ("range", "roundrobin", "sticky", "cooperative-sticky"),
             # How long a piece of its own work took, on a machine with two cores; and a leader that divides before it
-            # knows the topic, which joins again once it does.
-            usual=("kafka.net.selector Task", "No partition metadata for topic")),
+            # knows the topic, which joins again once it does; and a lookup that its close() cancels:
+            # https://github.com/dpkp/kafka-python/pull/2935
+            usual=("kafka.net.selector Task", "No partition metadata for topic", "Metadata refresh: failed Cancelled")),
     Program("aiokafka", "python3", _python("aiokafka"), ("range", "roundrobin", "sticky"),
             usual=("Heartbeat failed for group", "rebalanc")),
     Program("kafkajs", "node", _node("kafkajs"), ("range", "roundrobin"), patterns=False, static=(),
