@@ -580,8 +580,7 @@ def _committed_in(
 def _is_in_lineage(committed: CommittedOffset, start: Start, lineage: int) -> bool:
     """Whether a commit belongs to the lineage in which its partition starts.
 
-    A partition that starts at the commit of another program commits it again at once, with this source's tag and
-    lineage.
+    A partition that starts at a commit without this source's tag commits it again at once, with tag and lineage.
     """
     if committed.tagged:
         return committed.lineage == lineage

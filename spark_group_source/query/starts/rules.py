@@ -18,7 +18,7 @@ class StartRule(Enum):
 
     COMMITTED = "the committed offset"
     LOGGED = "the end in the checkpoint"
-    MOVED = "an offset that another program committed"
+    UNTAGGED = "an offset committed without this source's tag"
     REPLAYED = "the end of the replayed batch"
     STARTING_OFFSETS = "startingOffsets"
     RESET = "resetOffsetsOnStart"
@@ -85,13 +85,13 @@ def _at_logged_end(logged: OffsetRange | None) -> Start | None:
 
 
 def _at_commit(committed: CommittedOffset) -> Start:
-    rule = StartRule.COMMITTED if committed.tagged else StartRule.MOVED
+    rule = StartRule.COMMITTED if committed.tagged else StartRule.UNTAGGED
     return Start(committed.offset, rule, _lineage_after(committed))
 
 
 def _lineage_after(committed: CommittedOffset) -> int | None:
-    """The lineage of a partition that starts because of this commit; ``None`` if another program wrote it, which begins
-    a new one."""
+    """The lineage of a partition that starts because of this commit; ``None`` if it has no tag, so that a new lineage
+    begins."""
     if not committed.tagged:
         return None
     return committed.lineage

@@ -22,7 +22,7 @@ A, B, C, D = (TopicPartition("t", number) for number in range(4))
 OTHER = TopicPartition("u", 0)
 BOTH = frozenset({A, B})
 OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
-LOGGED, COMMITTED, MOVED, REPLAYED = StartRule.LOGGED, StartRule.COMMITTED, StartRule.MOVED, StartRule.REPLAYED
+LOGGED, COMMITTED, UNTAGGED, REPLAYED = StartRule.LOGGED, StartRule.COMMITTED, StartRule.UNTAGGED, StartRule.REPLAYED
 CALLBACK = StartRule.CALLBACK
 
 
@@ -299,7 +299,7 @@ def test_a_new_lineage_is_later_than_all_others_whatever_the_clock_says(monkeypa
     tracker.partitions_assigned(BOTH, OWNER)
     with tracker.start_lookup(BOTH) as lookup:
         seen = CommittedOffset(3, commit_metadata({"lineage": 9_500}))
-        starts = {A: Start(4, StartRule.MOVED, None), B: Start(3, StartRule.COMMITTED, 9_500)}
+        starts = {A: Start(4, StartRule.UNTAGGED, None), B: Start(3, StartRule.COMMITTED, 9_500)}
         assert tracker.record_starts(lookup, starts, {A: CommittedOffset(4), B: seen}, {}, clock[0])
     assert {tp: owned.lineage for tp, owned in tracker.positions(OWNER).items()} == {A: 9_501, B: 9_500}
     clock[0] = 10.0
@@ -317,7 +317,7 @@ def test_a_lineage_is_as_old_as_the_lookup_that_found_the_move() -> None:
     tracker = OffsetTracker()
     tracker.partitions_assigned(BOTH, OWNER)
     with tracker.start_lookup(BOTH) as lookup:
-        tracker.record_starts(lookup, {A: Start(4, MOVED, None)}, {A: CommittedOffset(4)}, {}, 4.5)
+        tracker.record_starts(lookup, {A: Start(4, UNTAGGED, None)}, {A: CommittedOffset(4)}, {}, 4.5)
     assert tracker.positions(OWNER)[A].lineage == 4_500
 
 
@@ -329,17 +329,17 @@ def test_a_partition_that_is_lost_in_mid_batch_is_given_up_where_it_started_unti
         assert found.ranges[A].end == 65
         return found.given_up
 
-    begin(tracker, Start(25, MOVED, None), CommittedOffset(25), 7)  # and the commit of our tag fails
+    begin(tracker, Start(25, UNTAGGED, None), CommittedOffset(25), 7)  # and the commit of our tag fails
     plan(tracker, 65)
     remove(tracker)
     assert given_up() == {A: 25}
     tracker.partitions_assigned(frozenset({A}), OWNER)
     remove(tracker)
     assert given_up() == {A: 25}, "it was lost again before its start was known"
-    begin(tracker, Start(0, MOVED, None), CommittedOffset(0), 8)
+    begin(tracker, Start(0, UNTAGGED, None), CommittedOffset(0), 8)
     remove(tracker)
     assert given_up() == {}, "an operator's next move is a decision"
-    begin(tracker, Start(0, MOVED, None), CommittedOffset(0), 9)
+    begin(tracker, Start(0, UNTAGGED, None), CommittedOffset(0), 9)
     complete(tracker)
     tracker.reserve(frozenset({A}))  # a batch from 0 on, which is not planned yet
     remove(tracker)
