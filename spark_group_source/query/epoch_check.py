@@ -23,7 +23,7 @@ from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, EpochE
 
 log = logging.getLogger(__name__)
 
-MIN_TIMEOUT = 1.0
+FIRST_TIMEOUT = 1.0
 """Maximum seconds for the first lookup after a change of leaders. It doubles with each further one, up to
 :data:`.topics.LOOKUP_TIMEOUT`: a single lost response must not stop the query for long."""
 
@@ -98,7 +98,7 @@ class EpochCheck:
         self._cluster = cluster
         self._tracker = tracker
         self._clock = clock
-        self._timeout = MIN_TIMEOUT
+        self._timeout = FIRST_TIMEOUT
         self._retry_at = float("-inf")
         self._older_since: dict[TopicPartition, float] = {}
 
@@ -166,7 +166,7 @@ class EpochCheck:
         began = self._clock()
         leaders_have_changed = bool(epochs.keys() - self.unconfirmed)
         if leaders_have_changed:
-            self._timeout = MIN_TIMEOUT
+            self._timeout = FIRST_TIMEOUT
         deadline = Deadline.after(self._timeout, self._clock)
         try:
             answers = current_epoch_end_offsets(self._cluster, epochs, deadline)

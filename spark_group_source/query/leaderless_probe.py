@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 ListEnds = Callable[[Set[TopicPartition], float], ListedOffsets]
 """Returns the end offsets of those partitions whose leaders answer within a number of seconds."""
 
-MIN_TIMEOUT = 1.0
+FIRST_TIMEOUT = 1.0
 """Maximum seconds for the first lookup. It doubles with each further lookup, up to :data:`MAX_TIMEOUT`."""
 
 MAX_TIMEOUT = 10.0
@@ -40,7 +40,7 @@ class LeaderlessProbe:
     def __init__(self, clock: Clock) -> None:
         self.partitions: Set[TopicPartition] = frozenset()
         self._clock = clock
-        self._timeout = MIN_TIMEOUT
+        self._timeout = FIRST_TIMEOUT
         self._next_at = float("-inf")
 
     def note(self, leaderless: Set[TopicPartition]) -> None:
@@ -49,8 +49,8 @@ class LeaderlessProbe:
         if leaderless and leaderless != self.partitions:
             log.warning("no leader returns the end of %s; the query continues with the others", names(leaderless))
         if new:
-            self._timeout = MIN_TIMEOUT
-            self._next_at = self._clock() + MIN_TIMEOUT
+            self._timeout = FIRST_TIMEOUT
+            self._next_at = self._clock() + FIRST_TIMEOUT
         self.partitions = leaderless
 
     def list_ends(self, partitions: Set[TopicPartition], list_ends: ListEnds) -> ListedOffsets:
