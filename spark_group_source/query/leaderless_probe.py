@@ -18,7 +18,8 @@ ListEnds = Callable[[Set[TopicPartition], float], ListedOffsets]
 """Returns the end offsets of those partitions whose leaders answer within a number of seconds."""
 
 FIRST_TIMEOUT = 1.0
-"""Maximum seconds for the first lookup. It doubles with each further lookup, up to :data:`MAX_TIMEOUT`."""
+"""Seconds until the first lookup, and the maximum that it takes. This maximum doubles with each further lookup, up to
+:data:`MAX_TIMEOUT`."""
 
 MAX_TIMEOUT = 10.0
 """Maximum seconds for one lookup."""
