@@ -73,9 +73,9 @@ class StartOffsetResolver:
     ``unresolved`` logs the partitions whose start is not found yet. ``starting_offsets`` looks up the starts that
     neither a commit nor a logged batch decides.
 
-    ``_replayed`` has the ranges that Spark has just replayed, with the time of the restart as their lineage
-    (:func:`.rules.resume_at`). A partition is removed when it starts, because from then on its commits are this query's
-    own. ``_unchecked_commits`` are the partitions of a new checkpoint whose commits are still to be checked.
+    ``_replayed`` has the ranges that Spark has just replayed, as :func:`.rules.resume_at` gets them. A partition is
+    removed when it starts, because from then on its commits are this query's own. ``_unchecked_commits`` are the
+    partitions of a new checkpoint whose commits are still to be checked.
     """
 
     def __init__(self, options: SourceOptions, tracker: OffsetTracker, clock: Clock = monotonic) -> None:

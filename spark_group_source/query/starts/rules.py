@@ -58,9 +58,9 @@ def resume_at(
     Args:
         committed: the group's committed offset, if there is one.
         logged: the last range of the partition that this query logged, if there is one.
-        replayed: the range that Spark has replayed after a restart, with the time of the restart as its lineage. If
-            another program had moved the group back to an offset in this range before, the replay has already followed
-            that decision.
+        replayed: the range that Spark has replayed after a restart. Its lineage is the time at the end of the replay,
+            in milliseconds since 1970, as the id of each lineage is a time. If another program had moved the group back
+            to an offset in this range before, the replay has already followed that decision.
         given_up: where the batch began during which this query lost the partition. A commit above that offset and below
             the logged end comes from another consumer that has read the same records, and is no decision to go back.
     """
