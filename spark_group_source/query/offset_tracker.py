@@ -386,7 +386,7 @@ class OffsetTracker:
             self._in_flight, self._reading = None, frozenset()
             for tp, owned in self._owned.items():
                 if owned.reset and tp in self._history.ranges:
-                    owned.reset, owned.committed = False, None  # committed again without the tag of a reset
+                    owned.note_reset_logged()
             return True
 
     # Completed ──▶ committed.
@@ -456,7 +456,7 @@ class OffsetTracker:
             for tp, commit in found.items():
                 owned = self._owned.get(tp)
                 if owned is not None and owned.is_ahead_of(commit):
-                    owned.committed = None
+                    owned.note_late_commit()
                     moved.add(tp)
         return frozenset(moved)
 
@@ -465,7 +465,7 @@ class OffsetTracker:
         thread."""
         with self._lock:
             for owned in self._owned.values():
-                owned.committed = None
+                owned.renew()
 
     def note_deleted(self, partitions: Collection[TopicPartition]) -> None:
         """Marks these partitions, which no broker knows, as deleted, and all others as existing. Caller: the query's

@@ -38,8 +38,10 @@ class OwnedPartition:
         epoch: the leader epoch of the position.
         completed: the end of the last completed batch, which may be committed.
         checkpoint: the id of the checkpoint, if ``completed`` is the end of a batch in its log; else empty.
-        committed: the group's committed offset in this lineage; ``None`` if ``completed`` is to be committed in any
-            case.
+        committed: the group's committed offset in this lineage; ``None`` if ``completed`` is to be committed whatever
+            the group has. The events that set ``None`` are a start (:func:`.offset_tracker._committed_in` has the
+            cases), a rewind (:meth:`moved_to`), the first logged batch after a reset (:meth:`note_reset_logged`), a
+            late commit (:meth:`note_late_commit`), and a renewal (:meth:`renew`).
         rejections: how many times in a row the coordinator rejected a commit, because it does not know the partition.
         deleted: whether no broker knows the partition.
         reset: whether ``resetOffsetsOnStart`` moved the partition, and no logged batch contains it yet.
@@ -160,12 +162,30 @@ class OwnedPartition:
         if self.committed is None or offset > self.committed:
             self.committed = offset
 
+    def note_reset_logged(self) -> None:
+        """Notes that a logged batch contains the reset, so that the offset is committed again without the tag of a
+        reset."""
+        self.reset = False
+        self._make_pending()
+
+    def note_late_commit(self) -> None:
+        """Notes that a late commit has moved the group back, so that the offset is committed again."""
+        self._make_pending()
+
+    def renew(self) -> None:
+        """Commits the same offset again, before the brokers delete it because of its age."""
+        self._make_pending()
+
+    def _make_pending(self) -> None:
+        self.committed = None
+
     def unstarted(self, lookups: int) -> OwnedPartition:
         """A new record of this partition, whose start is still to be found."""
         return OwnedPartition(self.since, self.assigned_id, lookups)
 
     def moved_to(self, offset: int, epoch: int, lineage: int) -> OwnedPartition:
-        """A new record of this partition after a rewind to ``offset``, which is to be committed in any case."""
+        """A new record of this partition after a rewind to ``offset``, which is committed even if the group has a
+        later one."""
         moved = replace(self, position=offset, completed=offset, epoch=epoch, lineage=lineage)
         moved.committed = None
         moved.checkpoint = ""
