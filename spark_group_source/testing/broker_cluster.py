@@ -80,7 +80,14 @@ class BrokerCluster:
         self._closing = contextlib.ExitStack()
 
     def open(self) -> None:
-        """Downloads Kafka if it is not cached yet, starts it and waits until it is ready."""
+        """Downloads Kafka if it is not cached yet, starts it and waits until it is ready.
+
+        Does nothing if it is open already, so that a notebook's cell may run again. Nodes that were stopped since stay
+        stopped: see :meth:`start`.
+        """
+        is_open = bool(self._brokers)
+        if is_open:
+            return
         self.libs = kafka_libs(self._version)
         for attempt in range(1, START_ATTEMPTS + 1):
             try:

@@ -78,12 +78,24 @@ class EmbeddedKafka(BrokerCluster):
     # Topics and records
 
     def create_topic(
-        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, replication: int = -1
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        replication: int = -1,
+        *,
+        exist_ok: bool = False,
     ) -> str:
-        """Creates a topic with replicas on at most 3 nodes, waits until it is usable, and returns its name."""
+        """Creates a topic with replicas on at most 3 nodes, waits until it is usable, and returns its name.
+
+        With ``exist_ok`` a topic of this name stays as it is, whatever its partitions and configuration are. Otherwise
+        it is an error (kafka-python's ``TopicAlreadyExistsError``).
+        """
         from kafka import TopicPartition
         from kafka.admin import NewTopic, OffsetSpec
 
+        if exist_ok and name in self.topics():
+            return name
         brokers_have_default = self.version >= (2, 4)
         if replication < 0 and not brokers_have_default:
             replication = min(self._count, MAX_REPLICATION)

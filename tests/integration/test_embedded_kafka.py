@@ -148,6 +148,20 @@ def test_a_paused_broker_responds_after_resume(own: EmbeddedKafka, unique: Calla
     assert own.end_offsets(name) == {0: 0}
 
 
+def test_open_and_create_topic_may_be_repeated(own: EmbeddedKafka, unique: Callable[[str], str]) -> None:
+    from kafka.errors import TopicAlreadyExistsError
+
+    name = unique("topic")
+    servers, pid, directory = own.bootstrap_servers, own.pid(), own.directory
+    for _ in range(2):  # as a notebook's cell that runs again
+        own.open()
+        assert own.create_topic(name, partitions=2, exist_ok=True) == name
+    assert (own.bootstrap_servers, own.pid(), own.directory) == (servers, pid, directory)
+    assert own.end_offsets(name) == {0: 0, 1: 0}
+    with pytest.raises(TopicAlreadyExistsError):
+        own.create_topic(name, partitions=2)
+
+
 def test_the_error_of_a_broker_that_cannot_start_has_the_reason() -> None:
     broken = EmbeddedKafka(config={"num.network.threads": "0"})
     with pytest.raises(EmbeddedKafkaError, match=r"Invalid value 0 for .*num\.network\.threads"), broken:
