@@ -127,7 +127,7 @@ class LagListener(StreamingQueryListener):
             return
         for number, source in run.sources.items():
             if source.end_offsets is not None:
-                self._report(run, source.sample(epoch_seconds(timestamp)), source, number)
+                self._report(run, source.sample(epoch_seconds(timestamp)), source, number, group=source.group)
 
     def _report_group(self, run: _Run, client: ThrottledLagClient, last: bool = False) -> None:
         if not self._is_selected(run):

@@ -76,7 +76,7 @@ class LagReport:
         at: the time of the figures, in seconds since 1970.
         partitions: the partitions whose lag is known, sorted by topic and number.
         source: the number of the source in the query's progress.
-        group: the consumer group if a lag client looked it up; ``None`` if the figures come from the query's progress.
+        group: the consumer group; ``None`` if neither a lag client looked it up nor the query's progress names it.
         unknown: the partitions whose lag is unknown, because no leader returned the end offset.
         counters: the counters of the query's membership up to the last batch; ``None`` before the first batch, and
             before PySpark 4.2.

@@ -42,6 +42,13 @@ class SourceProgress:
     counters: Counters | None = None
     limit: BatchLimit | None = None
 
+    @property
+    def group(self) -> str | None:
+        """The consumer group; ``None`` if an earlier release wrote the offset, without the group."""
+        if not self.batch.group:
+            return None
+        return self.batch.group
+
     def sample(self, at: float) -> Sample:
         """The positions and end offsets of the owned partitions after the batch."""
         positions = self.batch.ends()

@@ -42,9 +42,15 @@ def test_lag_after_a_batch_is_the_rest_up_to_the_end_offsets(listener: Listener)
     listener.onQueryStarted(started(RUN))
     listener.onQueryProgress(batch(offset(t_0=(2, 5), t_1=(4, 4)), ends(t_0=9, t_1=4), second=61.5))
     (report,) = listener.reports
-    assert (report.query, report.run_id, report.at, report.source, report.group) == ("q", str(RUN), 61.5, 0, None)
+    assert (report.query, report.run_id, report.at, report.source, report.group) == ("q", str(RUN), 61.5, 0, "g")
     assert listener.reports.lags() == [{"t-0": 4, "t-1": 0}]
     assert (report.total, report.rates, report.catch_up) == (4, Rates(), None)
+
+
+def test_the_group_of_an_earlier_releases_offset_is_unknown(listener: Listener) -> None:
+    listener.onQueryProgress(batch({**offset(t_0=(2, 5)), "group": ""}, ends(t_0=9)))
+    (report,) = listener.reports
+    assert report.group is None
 
 
 def test_progress_has_no_ages(listener: Listener) -> None:
