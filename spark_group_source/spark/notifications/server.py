@@ -123,14 +123,20 @@ class NotificationServer:
         """Reports the events that Spark has yet to deliver, then closes all connections. Does nothing in a forked
         child.
 
-        If the application ends with this process, the readers leave first.
+        If the application ends with this process, the readers leave first. Ctrl-C ends only the wait that it
+        interrupts: what follows is short, and Python would show a traceback.
         """
         if os.getpid() != self.process:
             return
-        with contextlib.suppress(Exception):  # the JVM may be gone
+        with contextlib.suppress(Exception, KeyboardInterrupt):  # the JVM may be gone
             self._drain()
         if self.ends_application:
-            self.leave()
+            with contextlib.suppress(KeyboardInterrupt):
+                self.leave()
+        with contextlib.suppress(KeyboardInterrupt):
+            self._end_thread()
+
+    def _end_thread(self) -> None:
         self._closed = True
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waking:
             waking.connect(self.path)

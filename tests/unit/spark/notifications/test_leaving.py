@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -205,6 +206,20 @@ def test_only_a_process_that_ends_its_application_tells_its_readers_at_its_exit(
         ending.start()
         eventually(lambda: reader.told == [b"ends"])
     ending.join(30)
+
+
+def test_a_further_ctrl_c_ends_a_wait_of_the_exit_and_shows_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with closing(NotificationServer(lambda: None)) as server, closing(Reader(server.path)) as reader:
+        server.ends_application = True
+        monkeypatch.setattr(server, "_drain", interrupted)
+        monkeypatch.setattr(server._departed, "wait_for", interrupted)
+        server.close()
+        assert not server._thread.is_alive()
+        assert not Path(server.path).exists()
+        eventually(lambda: reader.told == [b"ends"])
 
 
 def test_the_readers_of_one_query_or_application_are_told(server: NotificationServer) -> None:
