@@ -345,8 +345,9 @@ class Member:
             return self._state.ended and not self._actions
 
     def _next_action(self) -> Action | None:
-        """Waits for the next action; ``None`` if a heartbeat, a retry or the end of a wait is due before."""
-        due = min(self._heartbeats.next_heartbeat, self._retry_due())
+        """Waits for the next action; ``None`` if a heartbeat, the maintenance of offsets or the end of a wait is due
+        before."""
+        due = min(self._heartbeats.next_heartbeat, self._maintenance_due())
         with self._changed:
             if not self._actions and not self._state.ended:
                 self._changed.wait(max(0.0, min(due, self._times_out_at()) - self._clock()))
@@ -355,10 +356,10 @@ class Member:
             return self._actions.popleft()
 
     def _keep_alive(self) -> None:
-        """Sends a heartbeat if one is due. Unless the heartbeat fails, checks topics or retries commits and starts.
+        """Sends a heartbeat if one is due. Unless the heartbeat fails, checks topics or maintains offsets.
 
-        The topic check runs only directly after a heartbeat, if the check is due; the retries then wait for the next
-        call.
+        The topic check runs only directly after a heartbeat, if the check is due; the maintenance of offsets then waits
+        for the next call.
         """
         phase = self.post(Tick()).phase
         if phase not in IN_GROUP:
@@ -369,7 +370,7 @@ class Member:
             if self._is_topic_check_due():
                 self._check_topics()
                 return
-        self._retry_pending()
+        self._maintain_offsets()
 
     def _send(self, request: Action) -> bool:
         """Sends a request, and applies its outcome. Returns whether the member is still in the group, as far as it
@@ -459,17 +460,17 @@ class Member:
         if changed is not None:
             self.post(changed)
 
-    def _retry_due(self) -> float:
-        """When :meth:`_retry_pending` is due, in seconds of the clock."""
+    def _maintenance_due(self) -> float:
+        """When :meth:`_maintain_offsets` is due, in seconds of the clock."""
         me = self._state
         if me.phase not in IN_GROUP:
             return math.inf
-        return self._listener.retry_due(me)
+        return self._listener.maintenance_due(me)
 
-    def _retry_pending(self) -> None:
-        """Retries failed commits and start positions if that is due, also while a revocation waits for a commit."""
-        if self._clock() >= self._retry_due():
-            self._listener.retry_pending(self._state, self._protocol.start_positions_deadline())
+    def _maintain_offsets(self) -> None:
+        """Lets the listener maintain its offsets if that is due, also while a revocation waits for a commit."""
+        if self._clock() >= self._maintenance_due():
+            self._listener.maintain_offsets(self._state, self._protocol.start_positions_deadline())
 
     def _notify_of_assignment(self) -> None:
         """Notifies the listener of a new assignment, and then wakes a query that waits for its first assignment."""

@@ -15,12 +15,12 @@ class RebalanceListener(Protocol):
     def partitions_assigned(self, partitions: Partitions, me: Membership, deadline: Deadline) -> None:
         """These partitions are owned from now on. The call delays heartbeats, so it must return by the deadline."""
 
-    def retry_due(self, me: Membership) -> float:
-        """When :meth:`retry_pending` is to be called, in seconds of the clock; infinity without anything to retry."""
+    def maintenance_due(self, me: Membership) -> float:
+        """When :meth:`maintain_offsets` is to be called, in seconds of the clock; infinity if nothing is to be done."""
 
-    def retry_pending(self, me: Membership, deadline: Deadline) -> None:
-        """Retries failed commits and lookups of start positions. The call delays heartbeats: it must return by the
-        deadline, and before a pending revocation times out."""
+    def maintain_offsets(self, me: Membership, deadline: Deadline) -> None:
+        """Looks up unresolved start positions, and commits and verifies offsets. The call delays heartbeats: it must
+        return by the deadline, and before a pending revocation times out."""
 
     def partitions_revoked(self, partitions: Partitions) -> None:
         """These partitions are revoked, even if the running batch still reads them."""

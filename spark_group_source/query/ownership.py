@@ -89,10 +89,10 @@ class AssignedPartitions:
             self.tracker.expect_late_commits(partitions)
         self.resolve(partitions, me, self._member_clients, deadline)
 
-    def retry_due(self, me: Membership) -> float:
-        """When :meth:`retry_pending` is due, in seconds of the clock; infinite if there is nothing to retry. Caller:
-        the member's thread."""
-        if not self._to_retry(me):
+    def maintenance_due(self, me: Membership) -> float:
+        """When :meth:`maintain_offsets` is due, in seconds of the clock; infinite if nothing is to be done. Caller: the
+        member's thread."""
+        if not self._needs_maintenance(me):
             return math.inf
         return self._retry_timer.due_at
 
@@ -125,35 +125,42 @@ class AssignedPartitions:
         self.tracker.remove(partitions)
         self.resolver.unresolved.forget(partitions)
 
-    def retry_pending(
+    def maintain_offsets(
         self, me: Membership, deadline: Deadline | None = None, clients: KafkaClients | None = None
     ) -> None:
-        """Retries unresolved start positions and failed commits, ``offsetCommit.retryIntervalMs`` after the last try.
+        """Does what has become due for the offsets of the owned partitions:
 
-        Also checks whether a late commit has moved the group back. The delay grows while unresolved start positions
-        block other partitions. Caller: either thread; the query's thread passes its ``clients``. Only one thread at a
-        time retries.
+        - renews the commits of ``assign``;
+        - looks up start positions that are unresolved, and commits them;
+        - commits offsets that are pending, such as those of a failed commit;
+        - verifies that no late commit has moved the group back.
+
+        All but the renewal waits until ``offsetCommit.retryIntervalMs`` after the last try; longer while unresolved
+        start positions block other partitions. Caller: either thread; the query's thread passes its ``clients``. Only
+        one thread does this at a time.
         """
-        in_progress = False
+        commit_in_progress = False
         if clients is None:
             clients = self._member_clients
         else:
-            in_progress = not self.committer.ended()
-            self.committer.raise_error()  # a retry could succeed and be followed by this error, a batch later
+            commit_in_progress = not self.committer.ended()
+            self.committer.raise_error()  # a commit could succeed and be followed by this error, a batch later
         if me.phase is Phase.REVOKING and deadline is not None:
             deadline = deadline.at_most(me.revoke_by - self._clock())
         self._renew_if_due()
-        if not self._to_retry(me, in_progress) or not self._retry_timer.try_acquire():
+        if not self._needs_maintenance(me, commit_in_progress):
+            return
+        if not self._retry_timer.try_acquire():
             return
         unresolved = self._unresolved(me)
         if unresolved:
             self.verify(me, clients, deadline)
-            self.resolve(unresolved, me, clients, deadline)  # and commits
+            self.resolve(unresolved, me, clients, deadline)  # and commits all that is pending
         else:
-            self._commit_again(me, clients, deadline)
+            self._commit_and_verify(me, clients, deadline)
             self._retry_timer.restart()
 
-    def _commit_again(self, me: Membership, clients: KafkaClients, deadline: Deadline | None) -> bool:
+    def _commit_and_verify(self, me: Membership, clients: KafkaClients, deadline: Deadline | None) -> bool:
         """Commits the pending offsets, including those that a late commit has moved back. Returns whether the group has
         all of them."""
         # The commits come first, because a coordinator that does not return offsets must not delay them.
@@ -231,21 +238,21 @@ class AssignedPartitions:
     def _try_last_commit(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
         """Tries the last commits once. Returns whether they succeeded, or whether no further try would help."""
         try:
-            return self._commit_again(me, clients, deadline.at_most(deadline.remaining() / 2))
+            return self._commit_and_verify(me, clients, deadline.at_most(deadline.remaining() / 2))
         except CommitFailed:  # the limit of onCommitFailure, but the query ends in any case
             return False
         except GroupSourceError as error:
             log.debug("group %s: the last commits failed, and a retry would not help: %s", self._group_id, error)
             return True
 
-    def _to_retry(self, me: Membership, in_progress: bool = False) -> bool:
-        """Whether a lookup of starts, a commit or a check for late commits is to be tried again. A commit that is
-        ``in_progress`` is not, so that planning does not wait for it."""
-        pending = not in_progress and bool(self.tracker.pending(me))
-        unresolved = self._unresolved(me)
-        if pending or unresolved:
+    def _needs_maintenance(self, me: Membership, commit_in_progress: bool = False) -> bool:
+        """Whether start positions are to be looked up, or offsets to be committed or verified. Offsets are not to be
+        committed while a commit is in progress, so that planning does not wait for it."""
+        has_commits_to_send = not commit_in_progress and bool(self.tracker.pending(me))
+        has_starts_to_look_up = bool(self._unresolved(me))
+        if has_commits_to_send or has_starts_to_look_up:
             return True
-        return bool(self.tracker.unsettled(me))
+        return bool(self.tracker.unsettled(me))  # a late commit may have moved the group back
 
     def _unresolved(self, me: Membership) -> Partitions:
         """The unresolved partitions. Includes a partition that is being revoked only while the revocation waits for

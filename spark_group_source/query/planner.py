@@ -148,7 +148,7 @@ class BatchPlanner:
         if self._target is not None:
             self._assigned_partitions.committer.wait()  # the group's commits end the run
             return self._plan_to_target(self._target, start, limits)
-        me = self._retry_pending()
+        me = self._maintain_offsets()
         if self._waits_for_interval():
             return start
         return self._plan(start, limits, me)
@@ -161,7 +161,7 @@ class BatchPlanner:
         """
         wait_until = self._clock() + min(MAX_WAIT, self._settings.revocation_timeout / 2)
         while True:
-            me = self._retry_pending()
+            me = self._maintain_offsets()
             target.set_once(frozenset(me.owned), self._may_be_read)
             target.leave_out(self._assigned_partitions.permissions.left_out)
             # Before planning: a batch beyond the target is no part of the run.
@@ -231,10 +231,10 @@ class BatchPlanner:
             return True
         return self._options.starting_offsets_callback is not None
 
-    def _retry_pending(self) -> Membership:
-        """Retries the lookups and commits that have failed since the last batch. Returns the current membership."""
+    def _maintain_offsets(self) -> Membership:
+        """Does what has become due for the offsets of owned partitions. Returns the current membership."""
         me = self._member.snapshot()
-        self._assigned_partitions.retry_pending(me, clients=self._clients)
+        self._assigned_partitions.maintain_offsets(me, clients=self._clients)
         return me
 
     def _plan(

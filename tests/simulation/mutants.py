@@ -211,13 +211,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "A2",
         3,
         "the member's thread retries no commit while a revocation is pending, which waits for it in vain",
-        (Edit("_1 not in IN_GROUP", "_1 is not Phase.STABLE", inside="Member._retry_due"),),
+        (Edit("_1 not in IN_GROUP", "_1 is not Phase.STABLE", inside="Member._maintenance_due"),),
     ),
     Mutant(
         "A2b",
         2,
         "the member's thread retries no failed commit: a long batch or a rare trigger leaves it to Spark's next call",
-        (Edit("self._to_retry(_1)", "self._unresolved(_1)", inside="retry_due"),),
+        (Edit("self._needs_maintenance(_1)", "self._unresolved(_1)", inside="maintenance_due"),),
     ),
     Mutant(
         "A3",
@@ -379,7 +379,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "M07",
         2,
         "the last commits of a query that ends do not repair what a late one has moved back",
-        (Edit("self.verify(...)", "True", inside="_commit_again"),),
+        (Edit("self.verify(...)", "True", inside="_commit_and_verify"),),
     ),
     Mutant(
         "M08",
@@ -656,7 +656,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "M56",
         2,
         "a query that stops tries its last commit once: a coordinator that moves, or loads the group, is its end",
-        (Edit("self._commit_again(_1, _2, _3)", "self._commit_again(_1, _2, _3) or True", inside="_try_last_commit"),),
+        (
+            Edit(
+                "self._commit_and_verify(_1, _2, _3)",
+                "self._commit_and_verify(_1, _2, _3) or True",
+                inside="_try_last_commit",
+            ),
+        ),
     ),
     Mutant(
         "M57",

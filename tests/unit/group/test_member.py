@@ -38,7 +38,7 @@ class Life:
         self.offsets = SimpleNamespace(awaited=frozenset, reserve=lambda _: None)
         self.member = Member(Cluster(WIRE), SETTINGS, self.offsets, hand)
         self.member._thread = Mock(is_alive=lambda: False)
-        self.listener = Mock(retry_due=lambda _: float("inf"))
+        self.listener = Mock(maintenance_due=lambda _: float("inf"))
         self.member.start({}, self.listener)
         self.sent: list[Action] = []
 

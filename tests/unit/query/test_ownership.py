@@ -179,7 +179,7 @@ class Query(AssignedPartitions):
 
     def retry(self) -> None:
         """What the query's thread does before each batch."""
-        self.retry_pending(OWNER, clients=self.world.clients)
+        self.maintain_offsets(OWNER, clients=self.world.clients)
 
 
 def test_start_positions_of_assigned_partitions_are_committed_at_once(world: World) -> None:
@@ -349,14 +349,14 @@ def test_a_revocation_waits_until_the_start_is_looked_up_but_for_no_leader(world
     revoking = replace(OWNER, phase=Phase.REVOKING, revoking=BOTH, revoke_by=5.0)
     world.waits.clear()
     for waits_for in (frozenset({B}), frozenset()):  # a lookup may be cut short, but not two
-        world.hand.now = query.retry_due(revoking)
-        query.retry_pending(revoking, Deadline.after(45.0 / 2))
+        world.hand.now = query.maintenance_due(revoking)
+        query.maintain_offsets(revoking, Deadline.after(45.0 / 2))
         assert query.tracker.awaited() == waits_for
     assert world.commits == [{A: 4}], "which needs no leader"
     assert max(world.waits) <= 5.0, "a revocation has a deadline"
     assert (query.tracker.awaited(), query.tracker.unresolved(OWNER)) == (frozenset(), frozenset({B}))
-    assert query.retry_due(revoking) == math.inf
-    assert query.retry_due(replace(revoking, revoking=frozenset({A}))) < math.inf, "it keeps the other one"
+    assert query.maintenance_due(revoking) == math.inf
+    assert query.maintenance_due(replace(revoking, revoking=frozenset({A}))) < math.inf, "it keeps the other one"
 
 
 @pytest.mark.parametrize("moved_by", ["rewind", "recreation"])
@@ -373,8 +373,8 @@ def test_a_late_commit_does_not_stay_the_last_word_after_its_partition_was_moved
     assert moved.offset == 2
     world.offsets[A] = ours(6)
     world.hand.now += 1.0
-    assert query.retry_due(OWNER) <= world.hand()
-    query.retry_pending(OWNER, Deadline.after(45.0 / 2))  # as the member's thread does between its heartbeats
+    assert query.maintenance_due(OWNER) <= world.hand()
+    query.maintain_offsets(OWNER, Deadline.after(45.0 / 2))  # as the member's thread does between its heartbeats
     assert world.offsets[A] == moved
 
 
