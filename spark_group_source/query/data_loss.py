@@ -6,7 +6,7 @@ logs a warning. The kinds, in the order in which they are checked:
 1. When the query starts: a topic or partition was **deleted** (``TopicValidator``).
 2. When a partition starts: its ``startingOffsets`` are **outside the log** (``start_specs``), or it was added and does
    not begin at offset 0, so its first records were **deleted unread** (``StartOffsetResolver``).
-3. Before each batch, in :meth:`DataLossCheck.check`:
+3. Before each batch, in ``BatchPlanner._ends_without_loss``:
    a. a topic was **recreated**: it has another topic id;
    b. a topic that the query has read was **deleted**;
    c. a partition is **unknown to all brokers** (``EndOffsets``);
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Set
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from spark_group_source.errors import raise_or_warn
 from spark_group_source.group.clients import KafkaClients
@@ -40,6 +40,17 @@ from spark_group_source.text import names
 
 log = logging.getLogger(__name__)
 Loss = TypeVar("Loss")
+
+
+class Truncated(NamedTuple):
+    """Partitions whose logs were truncated before the position.
+
+    ``diverged`` are those that a new leader truncated. ``shortened`` has the ends of the logs that end before the
+    position.
+    """
+
+    diverged: Mapping[TopicPartition, LogTruncation]
+    shortened: Offsets
 
 
 class DataLossCheck:
@@ -70,35 +81,22 @@ class DataLossCheck:
         self._clients = clients
         self._fail_on_data_loss = fail_on_data_loss
 
-    def check(self, start: BatchOffset, owned: Owned, me: Membership) -> Offsets | None:
-        """The end offsets of the logs; ``None`` if data loss has moved a position.
+    def find_truncated(self, owned: Owned, end_offsets: Offsets) -> Truncated:
+        """Finds the partitions whose log no longer has all records before the position.
+
+        Requests the ends of the positions' epochs from each new leader, and repeats the lookup of an end that lies
+        before the position.
 
         Args:
-            start: the end of the last completed batch.
-            owned: the readable partitions, with their positions.
-            me: the membership to which ``owned`` belongs.
-
-        Raises:
-            DataLoss: records are lost, and ``failOnDataLoss`` is true.
+            owned: the permitted partitions, with their positions.
+            end_offsets: the ends of their logs.
         """
         positions = {tp: partition.position for tp, partition in owned.items()}
-        topics = topics_of(positions)
-        if self._raise_or_restart_recreated(topics, me):
-            return None
-        self._raise_or_skip_deleted(start, topics, me)
-        end_offsets = self._end_offsets.ends_of(positions)
         diverged = self._epochs.diverged(owned, self._end_offsets.epochs)
-        truncated: Offsets = {}
+        shortened: Offsets = {}
         if not diverged:
-            truncated = self._truncation.ends_before(self._epochs.confirmed(_past_end(positions, end_offsets)))
-        diverged, truncated = self._in_same_topics(diverged), self._in_same_topics(truncated)
-        # These lookups may have refreshed the metadata of the topics.
-        if self._raise_or_restart_recreated(topics, me):
-            return None
-        if not diverged and not truncated:
-            return end_offsets
-        self._raise_or_rewind(diverged, truncated, owned, me)
-        return None
+            shortened = self._truncation.ends_before(self._epochs.confirmed(_past_end(positions, end_offsets)))
+        return Truncated(self._in_same_topics(diverged), self._in_same_topics(shortened))
 
     def _in_same_topics(self, lost: Mapping[TopicPartition, Loss]) -> dict[TopicPartition, Loss]:
         """Leaves out partitions of topics that any broker knows under another id.
@@ -110,7 +108,7 @@ class DataLossCheck:
         others = self._topic_ids.under_other_ids(topics_of(lost))
         return {tp: loss for tp, loss in lost.items() if tp.topic not in others}
 
-    def _raise_or_restart_recreated(self, topics: set[str], me: Membership) -> bool:
+    def raise_or_restart_recreated(self, topics: set[str], me: Membership) -> bool:
         """Reads recreated topics from earliest, because old offsets mean nothing in them. Returns whether there is
         one."""
         recreated = self._topic_ids.recreated(topics)
@@ -134,7 +132,7 @@ class DataLossCheck:
         self.deleted -= ids.keys()
         self._assigned_partitions.restart_topics(ids, me, self._clients)
 
-    def _raise_or_skip_deleted(self, start: BatchOffset, topics: set[str], me: Membership) -> None:
+    def raise_or_forget_deleted(self, start: BatchOffset, topics: set[str], me: Membership) -> None:
         """Looks for deleted topics among the topics that the query has read and does not own now."""
         if not self._fail_on_data_loss:
             self._restart_recreated_elsewhere(topics, me)
@@ -177,18 +175,16 @@ class DataLossCheck:
         self._topic_ids.forget(forgotten)
         self.deleted -= forgotten
 
-    def _raise_or_rewind(
-        self, diverged: Mapping[TopicPartition, LogTruncation], truncated: Offsets, owned: Owned, me: Membership
-    ) -> None:
+    def raise_or_rewind(self, truncated: Truncated, owned: Owned, me: Membership) -> None:
         """Rewinds to the first record that a new leader lost or replaced, and to the ends of logs that end before it.
 
         A leader that is older than the position does not know that record: the query continues at the position.
         """
-        offsets = dict(truncated)
+        offsets = dict(truncated.shortened)
         positions = {tp: partition.position for tp, partition in owned.items()}
         epochs = {tp: partition.epoch for tp, partition in owned.items()}
-        self.raise_or_accept_truncated(truncated, positions, "where this query continues")
-        for tp, loss in sorted(diverged.items()):
+        self.raise_or_accept_truncated(truncated.shortened, positions, "where this query continues")
+        for tp, loss in sorted(truncated.diverged.items()):
             offsets[tp] = loss.resumes_at(positions[tp])
             epochs[tp] = loss.leader
             self._raise_or_warn(

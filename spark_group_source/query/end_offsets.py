@@ -57,11 +57,12 @@ class EndOffsets:
         """Partitions that no broker knew at the last lookup."""
         return self._deleted
 
-    def ends_of(self, positions: Offsets) -> Offsets:
-        """The end offset of each partition; under read_committed the last stable offset.
+    def look_up(self, positions: Offsets) -> Offsets:
+        """Looks up the end offset of each partition if a lookup is due; under read_committed the last stable offset.
 
-        If nothing lies beyond ``positions`` the call waits until the next lookup is due, because Spark polls an idle
-        source a hundred times a second. During an outage it returns the end offsets of the last lookup.
+        If nothing lies beyond ``positions`` the call sleeps until the next lookup is due, because Spark polls an idle
+        source a hundred times a second: for at most 0.1 s, or 0.5 ms for each partition if that is longer, which is 5 s
+        with 10,000 partitions. During an outage it returns the end offsets of the last lookup.
         The result leaves out partitions that no lookup has found, and deleted partitions if ``failOnDataLoss`` is
         false. Partitions whose leader is unavailable are looked up less often than the others.
 

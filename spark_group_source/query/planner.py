@@ -274,7 +274,7 @@ class BatchPlanner:
         # Invalidated after the positions are taken: positions of a recreated topic must not be planned with its former
         # id.
         self._clients.cluster.invalidate_topics(self._tracker.take_recreated())
-        ends = self._data_loss.check(start, owned, me)
+        ends = self._ends_without_loss(start, owned, me)
         self._tracker.note_deleted(self.end_offsets.deleted)
         if ends is None:
             return None
@@ -295,6 +295,32 @@ class BatchPlanner:
         if reason is not None:
             log.debug("group %s: logging a batch, because %s", self._settings.group_id, reason.value)
         return self._record(start, readable, moving, topic_ids)
+
+    def _ends_without_loss(self, start: BatchOffset, owned: Owned, me: Membership) -> Offsets | None:
+        """Looks up the ends of the logs, and checks for data loss; ``None`` if that has moved a position.
+
+        Args:
+            start: the end of the last completed batch.
+            owned: the permitted partitions, with their positions.
+            me: the membership to which ``owned`` belongs.
+
+        Raises:
+            DataLoss: records are lost, and ``failOnDataLoss`` is true.
+        """
+        positions = {tp: partition.position for tp, partition in owned.items()}
+        topics = topics_of(positions)
+        if self._data_loss.raise_or_restart_recreated(topics, me):
+            return None
+        self._data_loss.raise_or_forget_deleted(start, topics, me)
+        ends = self.end_offsets.look_up(positions)
+        truncated = self._data_loss.find_truncated(owned, ends)
+        # These lookups may have refreshed the metadata of the topics.
+        if self._data_loss.raise_or_restart_recreated(topics, me):
+            return None
+        if truncated.diverged or truncated.shortened:
+            self._data_loss.raise_or_rewind(truncated, owned, me)
+            return None
+        return ends
 
     def _ends_of_batch(self, readable: Owned, ends: Offsets, limits: BatchLimits, reason: LogReason | None) -> Offsets:
         """The end of the batch in each partition that it is to read, within the limits."""

@@ -55,17 +55,17 @@ def test_a_partition_lost_and_assigned_again_during_planning_is_left_out_of_the_
     fake: FakeKafka, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = start()
-    ends = driver._planner.end_offsets.ends_of
+    ends = driver._planner.end_offsets.look_up
 
     def meanwhile(positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        monkeypatch.setattr(driver._planner.end_offsets, "ends_of", ends)
+        monkeypatch.setattr(driver._planner.end_offsets, "look_up", ends)
         fake.commit("g", {("t", 0): 8}, COMMIT_TAG)
         fake.expire("g", driver._member.snapshot().member_id)
         eventually(lambda: driver.counters.lost == 2)
         eventually(lambda: len(driver._assigned_partitions.tracker.positions(driver._member.snapshot())) == 2)
         return ends(positions)
 
-    monkeypatch.setattr(driver._planner.end_offsets, "ends_of", meanwhile)
+    monkeypatch.setattr(driver._planner.end_offsets, "look_up", meanwhile)
     nothing = driver.plan_batch(BatchOffset(), None)
     assert not nothing.reads()
     assert spans(driver.plan_batch(nothing, None)) == {0: (8, 10)}

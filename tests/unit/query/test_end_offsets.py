@@ -56,40 +56,40 @@ def test_lookups_are_rarer_the_longer_no_record_arrives_and_the_more_partitions_
     fake: FakeKafka, ends: EndOffsets, hand: Hand, count: int, idle_s: float, least: float, most: float
 ) -> None:
     positions = partitions(fake, count)
-    ends.ends_of(positions)
+    ends.look_up(positions)
     hand.now += idle_s
     before, began = len(fake.requests), hand.now
     while hand.now - began < 4.99:
-        ends.ends_of(positions)
+        ends.look_up(positions)
         hand.now += 0.01
     assert least <= sum(api == "ListOffsets" for api, _, _ in fake.requests[before:]) / 5 <= most
 
 
 def test_a_partition_without_a_leader_delays_the_others_little(fake: FakeKafka, ends: EndOffsets, hand: Hand) -> None:
     positions = partitions(fake, 2)
-    ends.ends_of(positions)
+    ends.look_up(positions)
     fake.logs["t"][0].leader = None
     ends._cluster.invalidate_topics(["t"])
     before, began, stalled = len(fake.requests), hand.now, 0.0
     while hand.now - began < 10.0:
         fake.produce("t", ["x"], partition=1)
         asked_at, end = hand.now, fake.logs["t"][1].end
-        until(hand, lambda end=end: ends.ends_of({A: 0, B: end - 1})[B] == end, 60.0)  # type: ignore[misc]
+        until(hand, lambda end=end: ends.look_up({A: 0, B: end - 1})[B] == end, 60.0)  # type: ignore[misc]
         stalled += max(0.0, hand.now - asked_at - 0.1)
     assert stalled < 2.5
     assert sum(api == "Metadata" for api, _, _ in fake.requests[before:]) < 20
     fake.logs["t"][0].leader = 1
     fake.produce("t", ["x"], partition=0)
-    until(hand, lambda: ends.ends_of(positions)[A] == 1, 10.0)
+    until(hand, lambda: ends.look_up(positions)[A] == 1, 10.0)
 
 
 def test_a_partition_deleted_while_it_has_no_leader_is_data_loss(fake: FakeKafka, ends: EndOffsets, hand: Hand) -> None:
     positions = partitions(fake, 2)
     fake.logs["t"][0].leader = None
-    assert ends.ends_of(positions) == {B: 0}
+    assert ends.look_up(positions) == {B: 0}
     del fake.logs["t"][0]
     with pytest.raises(DataLoss):
-        until(hand, lambda: A in ends.ends_of(positions), 10.0)
+        until(hand, lambda: A in ends.look_up(positions), 10.0)
 
 
 def test_a_leader_that_hangs_takes_at_most_a_quarter_of_the_time_after_the_first_lookup(
@@ -108,29 +108,29 @@ def test_a_leader_that_hangs_takes_at_most_a_quarter_of_the_time_after_the_first
         return ListedOffsets({B: 7})
 
     monkeypatch.setattr(end_offsets, "list_offsets", list_offsets)
-    assert ends.ends_of({A: 0, B: 0}) == {B: 7}
-    until(hand, lambda: ends.ends_of({A: 0, B: 0}) != {B: 7} or hand.now > 300.0, 400.0)
+    assert ends.look_up({A: 0, B: 0}) == {B: 7}
+    until(hand, lambda: ends.look_up({A: 0, B: 0}) != {B: 7} or hand.now > 300.0, 400.0)
     assert looks[:5] == [10.0, 1.0, 2.0, 4.0, 8.0]
     assert sum(looks[1:]) < 300.0 * 0.26
     hung = False
-    until(hand, lambda: A in ends.ends_of({A: 0, B: 0}), 31.0)
+    until(hand, lambda: A in ends.look_up({A: 0, B: 0}), 31.0)
 
 
 def test_a_partition_with_a_new_leader_is_found_beside_others(fake: FakeKafka, ends: EndOffsets, hand: Hand) -> None:
     positions = partitions(fake, 2)
     fake.logs["t"][0].leader = None
-    assert ends.ends_of(positions) == {B: 0}
+    assert ends.look_up(positions) == {B: 0}
     fake.logs["t"][0].leader, fake.logs["t"][1].leader = 1, None
     ends._cluster.invalidate_topics(["t"])
-    until(hand, lambda: A in ends.ends_of(positions), 10.0)
+    until(hand, lambda: A in ends.look_up(positions), 10.0)
 
 
 def test_no_end_offset_or_epoch_of_a_topic_is_one_of_its_successor(fake: FakeKafka, ends: EndOffsets) -> None:
     positions = partitions(fake, 2)
     for log in fake.logs["t"].values():
         log.append_count(5)
-    assert ends.ends_of(positions) == {A: 5, B: 5}
+    assert ends.look_up(positions) == {A: 5, B: 5}
     fake.logs["t"][0].leader = None
     ends.forget({"t"})
-    assert ends.ends_of(positions) == {B: 5}
+    assert ends.look_up(positions) == {B: 5}
     assert A not in ends.epochs
