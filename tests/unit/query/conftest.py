@@ -7,8 +7,13 @@ from contextlib import closing
 
 import pytest
 
+from spark_group_source.offsets import TopicPartition
+from spark_group_source.options.parsing import parse_options
+from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka
+from tests.unit.hand_clock import Hand
+from tests.unit.query.world import World
 from tests.unit.wire_options import wire_options
 
 
@@ -24,3 +29,25 @@ def fake() -> Iterator[FakeKafka]:
 def cluster(fake: FakeKafka) -> Iterator[Cluster]:
     with closing(Cluster(wire_options(fake))) as opened:
         yield opened
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr("spark_group_source.query.starts.leaders.list_offsets", made.list_offsets)
+    return made
+
+
+@pytest.fixture
+def ends(fake: FakeKafka, hand: Hand) -> Iterator[EndOffsets]:
+    given = {"kafka.bootstrap.servers": fake.bootstrap_servers, "kafka.group.id": "g", "subscribe": "t"}
+    options = parse_options(given)
+    cluster = Cluster(options.with_client_id("test").wire)
+    yield EndOffsets(cluster, options, hand)
+    cluster.close()
+
+
+def partitions(fake: FakeKafka, count: int) -> dict[TopicPartition, int]:
+    """Positions at the start of that many empty partitions."""
+    fake.create_topic("t", count)
+    return {TopicPartition("t", number): 0 for number in range(count)}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,171 +13,17 @@ from uuid import UUID
 import pytest
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import (
-    AuthenticationFailed,
-    BrokerUnavailable,
-    CheckpointError,
-    CommitFailed,
-    DataLoss,
-    GroupError,
-    GroupSourceError,
-    OptionError,
-)
-from spark_group_source.group.clients import KafkaClients
-from spark_group_source.group.commits import RESET_TAG, CommitResult, CommittedOffset, commit_metadata
-from spark_group_source.group.counters import Counters
+from spark_group_source.errors import CheckpointError, DataLoss, GroupError, GroupSourceError, OptionError
+from spark_group_source.group.commits import RESET_TAG, CommittedOffset, commit_metadata
 from spark_group_source.group.error_actions import ErrorAction
-from spark_group_source.group.membership import Membership, Phase, RequestFailed
+from spark_group_source.group.membership import Phase, RequestFailed
 from spark_group_source.offsets import BatchOffset, OffsetRange, Partitions, PinnedStart, TopicPartition
-from spark_group_source.options.parsing import parse_options
-from spark_group_source.query.offset_tracker import OffsetTracker
-from spark_group_source.query.ownership import AssignedPartitions
 from spark_group_source.query.starts.rules import StartRule
-from spark_group_source.wire.metadata import Topic
-from spark_group_source.wire.offset_lookup import ListedOffsets
 from tests.unit.hand_clock import Hand
 from tests.unit.query.own_commits import ours
+from tests.unit.query.world import AT_4, BOTH, EXISTING, FAILED, MINE, OWNER, A, B, Query, World, restored, with_id
 
-A, B = TopicPartition("t", 0), TopicPartition("t", 1)
-BOTH = frozenset({A, B})
-EXISTING = {A: PinnedStart(), B: PinnedStart()}
-OWNER = Membership(member_id="m", generation=3, owned={A: 3, B: 3})
 PATTERN = {"subscribePattern": "t"}
-FAILED = RequestFailed(ErrorAction.RETRY, "why")
-
-
-class World:
-    """A cluster, and a coordinator that answers from a dictionary; ``meanwhile`` happens while it is asked."""
-
-    def __init__(self) -> None:
-        self.hand = Hand()
-        self.clients = KafkaClients(self, self)  # type: ignore[arg-type]
-        self.topic_id = ""
-        self.logs = {A: (2, 10), B: (0, 5)}
-        """(Start, end). Offset n has the time 100 * n. A partition that is removed here has no leader."""
-        self.without_brokers = False
-        self.offsets: dict[TopicPartition, CommittedOffset] = {}
-        self.commits: list[dict[TopicPartition, int]] = []
-        self.meanwhile: Callable[[], None] = lambda: None
-        self.refused: RequestFailed | None = None
-        self.unstable: set[TopicPartition] = set()
-        """Partitions with an offset in a transaction that is still open."""
-        self.commits_refused: RequestFailed | None = None
-        self.may_not_read: set[str] = set()
-        self.waits: list[float] = []
-
-    def may_read(self, topics: Iterable[str], deadline: Deadline) -> dict[str, bool]:
-        return {topic: topic not in self.may_not_read for topic in topics}
-
-    def topics(self, names: Iterable[str], deadline: Deadline, *, with_permissions: bool) -> dict[str, Topic]:
-        permitted = self.may_read(names, deadline) if with_permissions else {}
-        return {name: Topic(name, self.topic_id, {}, may_read=permitted.get(name)) for name in names}
-
-    def list_offsets(self, _: Any, wanted: Mapping[TopicPartition, int], **__: Any) -> ListedOffsets:
-        if self.without_brokers:
-            raise BrokerUnavailable("No broker.")
-        found = {tp: self._offset(*self.logs[tp], at) for tp, at in wanted.items() if tp in self.logs}
-        return ListedOffsets(found, dict.fromkeys(found, 7))
-
-    def _offset(self, begin: int, end: int, at: int) -> int:
-        if at < 0:
-            return begin if at == -2 else end
-        return max(begin, at // 100) if at // 100 < end else -1
-
-    def _asked(self, deadline: Deadline) -> None:
-        self.waits.append(deadline.remaining())
-        meanwhile, self.meanwhile = self.meanwhile, lambda: None
-        meanwhile()
-
-    def committed(
-        self,
-        partitions: Iterable[TopicPartition],
-        deadline: Deadline,
-        me: Membership,
-        unavailable: dict[TopicPartition, RequestFailed],
-    ) -> Any:
-        found = {tp: self.offsets[tp] for tp in partitions if tp in self.offsets}
-        self._asked(deadline)
-        unavailable |= {tp: FAILED for tp in partitions if tp in self.unstable}
-        return self.refused or {tp: commit for tp, commit in found.items() if tp not in self.unstable}
-
-    def commit(
-        self, me: Membership, offsets: Mapping[TopicPartition, CommittedOffset], deadline: Deadline, ids: Any
-    ) -> CommitResult:
-        self._asked(deadline)
-        if refused := self.refused or self.commits_refused:
-            return CommitResult(unanswered=frozenset(offsets) if refused.unanswered else frozenset(), failure=refused)
-        self.commits.append({tp: commit.offset for tp, commit in offsets.items()})
-        self.offsets |= offsets
-        return CommitResult(frozenset(offsets))
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    made = World()
-    monkeypatch.setattr("spark_group_source.query.starts.leaders.list_offsets", made.list_offsets)
-    return made
-
-
-class Query(AssignedPartitions):
-    """The partitions of a query with these options, and a checkpoint with these ends; nothing changes its member."""
-
-    def __init__(self, world: World, logged: Mapping[TopicPartition, int] | None = None, /, **options: str) -> None:
-        self.world = world
-        given = {"kafka.bootstrap.servers": "h:1", "kafka.group.id": "g", "startingOffsets": "earliest"}
-        parsed = parse_options(given | ({} if "subscribePattern" in options else {"subscribe": "t"}) | options)
-        nothing = lambda *_: None  # noqa: E731
-        member: Any = SimpleNamespace(counters=Counters(), commits_changed=nothing, commit_rejected=nothing)
-        super().__init__(parsed, OffsetTracker(), member, world.clients, clock=world.hand)
-        self.restore(BatchOffset.from_ranges(OffsetRange(*tp, end, end) for tp, end in (logged or {}).items()))
-
-    def restore(
-        self, logged: BatchOffset, existing: Mapping[TopicPartition, PinnedStart] = EXISTING, *, replayed: bool = False
-    ) -> None:
-        self.resolver.restore(logged, existing, self.world.clients, replayed=replayed)
-
-    def assign(self, *partitions: TopicPartition, me: Membership = OWNER) -> Query:
-        """Assigns these partitions, or both."""
-        self.partitions_assigned(frozenset(partitions) or BOTH, me)
-        return self
-
-    def assign_without_commit(self) -> Query:
-        """Assigns both partitions while commits are refused."""
-        self.world.commits_refused = FAILED
-        self.assign()
-        assert self.tracker.uncommitted()
-        self.world.commits_refused = None
-        return self
-
-    def lose(self, *partitions: TopicPartition) -> None:
-        self.partitions_lost(frozenset(partitions), "why")
-
-    def positions(self) -> dict[TopicPartition, int]:
-        """The position of each readable partition."""
-        return {tp: owned.position for tp, owned in self.tracker.positions(OWNER).items()}
-
-    def plan(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Plans a batch up to these ends, which logs the positions of the other partitions."""
-        self.tracker.planned(
-            BatchOffset.from_ranges(
-                OffsetRange(*tp, each.position, ends.get(tp, each.position), lineage=each.lineage)
-                for tp, each in self.tracker.positions(OWNER).items()
-            )
-        )
-
-    def read(self, ends: Mapping[TopicPartition, int]) -> Query:
-        """Plans and completes a batch up to these ends."""
-        self.plan(ends)
-        assert self.tracker.in_flight is not None
-        self.tracker.completed(self.tracker.in_flight)
-        return self
-
-    def commit(self, me: Membership = OWNER) -> bool:
-        return self.committer.commit(me, self.world.clients)
-
-    def retry(self) -> None:
-        """What the query's thread does before each batch."""
-        self.maintain_offsets(OWNER, clients=self.world.clients)
 
 
 def test_start_positions_of_assigned_partitions_are_committed_at_once(world: World) -> None:
@@ -300,16 +144,6 @@ def test_a_recreated_topic_is_not_read_before_the_group_has_assigned_it(world: W
     assert query.positions() == {A: 2, B: 0} == world.commits[-1]
 
 
-@pytest.mark.parametrize("error", [GroupError("no", error_code=29), AuthenticationFailed("no")])
-def test_a_commit_that_is_never_allowed_is_fatal(world: World, error: GroupSourceError) -> None:
-    query = Query(world).assign().read({A: 6})
-    world.refused = RequestFailed(ErrorAction.FATAL, "why", error=error)
-    with pytest.raises(type(error), match="no"):
-        query.commit()
-    with pytest.raises(type(error), match="no"):
-        Query(world).assign()
-
-
 def test_no_revocation_waits_for_the_start_in_a_topic_that_may_not_be_read(world: World) -> None:
     world.may_not_read = {"t"}
     query = Query(world, **PATTERN).assign()
@@ -332,12 +166,6 @@ def test_a_start_that_is_denied_at_the_coordinator_is_looked_up_again(world: Wor
     world.hand.now += 60.0
     query.retry()
     assert query.positions() == {A: 2, B: 0}
-
-
-def test_only_partitions_owned_in_the_snapshot_are_committed(world: World) -> None:
-    query = Query(world).assign().read({A: 6, B: 5})
-    assert query.commit(replace(OWNER, owned={B: 3}))
-    assert world.commits[-1] == {B: 5}
 
 
 def test_a_revocation_waits_until_the_start_is_looked_up_but_for_no_leader(world: World) -> None:
@@ -523,52 +351,6 @@ def test_a_move_in_the_future_logs_one_warning(world: World, caplog: pytest.LogC
     assert caplog.text.count("in the future") == 1
 
 
-def test_a_commit_waits_at_most_its_timeout_for_another_commit(world: World) -> None:
-    query = Query(world, **{"offsetCommit.timeoutMs": "10"}).assign().read({A: 6})
-    seen: list[bool] = []
-    other = threading.Thread(target=lambda: seen.append(query.commit()))
-
-    def meanwhile() -> None:
-        other.start()
-        other.join(90.0)
-
-    world.meanwhile = meanwhile
-    assert query.commit()
-    assert seen == [False]
-    assert world.offsets[A].offset == 6
-
-
-def test_a_commit_that_waited_for_another_one_has_half_of_its_time_for_the_response(world: World) -> None:
-    query = Query(world).assign().read({A: 6})
-
-    def acquire(*, timeout: float) -> bool:
-        world.hand.sleep(timeout)
-        return True
-
-    query.committer._one_commit = SimpleNamespace(acquire=acquire, release=lambda: None)  # type: ignore[assignment]
-    assert query.committer.commit(OWNER, world.clients, Deadline.after(4.0, world.hand))
-    assert world.waits[-1] == 2.0
-
-
-def test_commits_that_fail_within_a_retry_interval_are_one_failure(world: World) -> None:
-    query = Query(world, onCommitFailure="fail", **{"offsetCommit.numRetries": "1"}).assign().read({A: 6})
-    world.commits_refused = FAILED
-    for _ in range(3):  # a start, a batch and a retry at once
-        assert not query.commit()
-    world.hand.now += 1.0
-    with pytest.raises(CommitFailed, match="in 2 tries"):
-        query.commit()
-
-
-def test_a_commit_without_any_time_is_not_sent_and_is_no_failure_that_ends_the_query(world: World) -> None:
-    query = Query(world, onCommitFailure="fail", **{"offsetCommit.numRetries": "0"}).assign().read({A: 6})
-    world.commits_refused = FAILED
-    assert not query.committer.commit(OWNER, world.clients, Deadline.after(0.0, world.hand))
-    world.commits_refused = None
-    assert query.commit()
-    assert world.offsets[A].offset == 6
-
-
 @pytest.mark.parametrize("committed", [False, True])
 def test_what_a_reset_was_to_replace_is_no_later_decision_before_its_commit(world: World, committed: bool) -> None:
     world.offsets[A] = CommittedOffset(7)
@@ -592,84 +374,6 @@ def test_what_a_reset_was_to_replace_is_a_later_decision_after_another_commit(wo
     query.lose(A)
     world.offsets[A] = CommittedOffset(7)
     assert query.assign(A).positions() == {A: 7}
-
-
-@pytest.mark.parametrize("me", [OWNER, replace(OWNER, member_id="")])
-def test_a_commit_that_meets_a_rebalance_is_no_failure_that_ends_the_query(world: World, me: Membership) -> None:
-    query = Query(world, onCommitFailure="fail", **{"offsetCommit.numRetries": "0"}).assign().read({A: 6})
-    world.commits_refused = replace(FAILED, action=ErrorAction.REJOIN)
-    with nullcontext() if me.member_id else pytest.raises(CommitFailed):
-        assert not query.commit(me)
-    world.commits_refused = None
-    assert query.commit()
-    assert world.offsets[A].offset == 6
-
-
-def test_commits_that_meet_a_rebalance_are_a_warning_only_if_they_last_longer_than_a_session(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    query = Query(world, **{"kafka.session.timeout.ms": "30000"}).assign().read({A: 6})
-    world.commits_refused = replace(FAILED, action=ErrorAction.RESET_GENERATION)
-    with caplog.at_level("INFO"):
-        for _ in range(30):
-            query.commit()
-            world.hand.now += 1.0
-    assert caplog.text.count("rejected during a rebalance") == 1
-    assert all(each.levelname == "INFO" for each in caplog.records)
-    for _ in range(3):
-        world.hand.now += 1.0
-        query.commit()
-    assert "all commits of the last 31 s were rejected: why" in caplog.text
-    assert [each.levelname for each in caplog.records].count("WARNING") == 1
-    world.commits_refused = None
-    assert query.commit()
-    world.commits_refused = replace(FAILED, action=ErrorAction.REJOIN)
-    query.read({A: 7}).commit()
-    assert [each.levelname for each in caplog.records].count("WARNING") == 1, "another rebalance begins"
-
-
-def test_two_rebalances_hours_apart_without_a_commit_between_them_are_both_routine(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    query = Query(world).assign().read({A: 6})
-    world.commits_refused = replace(FAILED, action=ErrorAction.RESET_GENERATION)
-    with caplog.at_level("INFO"):
-        query.commit()
-        query.lose(A, B)
-        world.hand.now += 7200.0
-        world.commits_refused = None
-        world.offsets = {A: ours(6), B: ours(5)}
-        query.assign()
-        world.commits_refused = replace(FAILED, action=ErrorAction.REJOIN)
-        query.read({A: 7}).commit()
-    assert caplog.text.count("rejected during a rebalance") == 2
-    assert "all commits of the last" not in caplog.text
-
-
-def test_the_same_failure_of_commits_is_one_line_a_minute(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    query = Query(world).assign().read({A: 6})
-    world.commits_refused = FAILED
-    for _ in range(59):
-        query.commit()
-        world.hand.now += 1.0
-    assert caplog.text.count("a commit failed and will be retried: why") == 1
-    world.commits_refused = replace(FAILED, reason="another reason")
-    query.commit()
-    world.hand.now += 60.0
-    query.commit()
-    assert caplog.text.count("will be retried: another reason") == 2
-
-
-def test_failures_of_commits_that_take_turns_are_one_line_a_minute_each(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    query = Query(world).assign().read({A: 6})
-    for second in range(59):
-        reason = "16 (NOT_COORDINATOR)" if second % 2 else f"no answer within {second / 10:.1f} s"
-        world.commits_refused = replace(FAILED, reason=reason)
-        query.commit()
-        world.hand.now += 1.0
-    assert caplog.text.count("a commit failed and will be retried") == 2
 
 
 def test_both_requests_for_start_positions_have_the_one_deadline(world: World) -> None:
@@ -777,28 +481,14 @@ def test_an_old_checkpoint_may_belong_to_another_group(world: World, caplog: pyt
 
 # A checkpoint that is older than the commits of its query.
 
-MINE = "0123456789abcdef"
-
 
 def by(offset: int, lineage: int = 0, checkpoint: str = MINE) -> CommittedOffset:
     """A commit by the query with this checkpoint."""
     return CommittedOffset(offset, commit_metadata({"lineage": lineage, "checkpoint": checkpoint}))
 
 
-def with_id(*ranges: OffsetRange) -> BatchOffset:
-    return replace(BatchOffset.from_ranges(ranges, "g"), checkpoint=MINE)
-
-
-def restored(world: World, *ranges: OffsetRange, replayed: bool = False, **options: str) -> Query:
-    """A query whose checkpoint with an id has these ranges."""
-    query = Query(world, **options)
-    query.restore(with_id(*ranges), replayed=replayed)
-    return query
-
-
 REPEAT: dict[str, Any] = {"restoredCheckpoint": "repeat"}
 FAIL: dict[str, Any] = {"restoredCheckpoint": "fail"}
-AT_4 = OffsetRange(*A, 2, 4, lineage=7)
 
 
 @pytest.mark.parametrize(
@@ -901,18 +591,3 @@ def test_only_what_another_query_has_read_of_a_replayed_batch_is_logged_as_such(
     world.offsets = {A: by(6, 7), B: by(4, 0, "another")}
     restored(world, AT_4, OffsetRange(*B, 0, 5), replayed=True).assign()
     assert "this query has just replayed: t-1 [0, 4). A sum" in caplog.text
-
-
-@pytest.mark.parametrize(("room", "lineage"), [(60, 7), (0, 0)])
-def test_an_id_that_is_too_long_is_left_out_before_the_lineage(
-    world: World, monkeypatch: pytest.MonkeyPatch, room: int, lineage: int
-) -> None:
-    def commit(me: Membership, offsets: Mapping[TopicPartition, CommittedOffset], *_: Any) -> CommitResult:
-        long = {tp: 12 for tp, each in offsets.items() if len(each.metadata) > room}  # OFFSET_METADATA_TOO_LARGE
-        kept = {tp: each for tp, each in offsets.items() if tp not in long}
-        world.offsets |= kept
-        return CommitResult(frozenset(kept), long)
-
-    monkeypatch.setattr(world, "commit", commit)
-    restored(world, AT_4).assign(A)
-    assert (world.offsets[A].lineage, world.offsets[A].checkpoint) == (lineage, "")
