@@ -36,6 +36,7 @@ class StartedQuery:
 
     name: str
     """The query's name, or its id if it has no name."""
+    query_id: str
     run: str
     """The id of this run."""
     sources: list[SourceOptions]
@@ -63,10 +64,11 @@ class StartedQueries:
         if not sources:
             return
         options = [source.options for source in sources]
+        query_id = query.id().toString()
         name = query.name()
         if not name:
-            name = query.id().toString()
-        new = StartedQuery(name, query.runId().toString(), options)
+            name = query_id
+        new = StartedQuery(name, query_id, query.runId().toString(), options)
         new.readers = Counter(map(source_key, options))
         new.rejection = rejection(plan, sources, new.name)
         with self._lock:
@@ -137,18 +139,20 @@ def warn_of_sharing_queries(new: StartedQuery, running: Iterable[StartedQuery]) 
     warned: set[str] = set()
     for options in new.sources:
         group = options.group
-        others = [each.name for each in running if shares_with_any(options, each.sources)]
+        others = [each for each in running if shares_with_any(options, each.sources)]
         if not others or group.group_id in warned:
             continue
         warned.add(group.group_id)
         log.warning(
             "group %s: the query %s shares the partitions of %s with other queries of this application (%s), so each"
-            " query reads only some of the records. If each query is to read all records, give each query its own"
-            " load() with its own kafka.group.id.",
+            " query reads only some of the records. If a cell or line was run again, stop the query that its last run"
+            " started: %s. If each query is to read all records, give each query its own load() with its own"
+            " kafka.group.id.",
             group.group_id,
             new.name,
             group.subscription,
-            some(others),
+            some([each.name for each in others]),
+            some([f"spark.streams.get('{each.query_id}').stop()" for each in others], "; "),
         )
 
 

@@ -229,6 +229,7 @@ def test_queries_that_share_a_group_log_one_warning_for_each_later_one(
         "group g: the query b shares the partitions of pattern ord.* with other queries of this application (a",
         "group g: the query 0b0a shares the partitions of pattern ord.* with other queries of this application (b",
     ]
+    assert "stop the query that its last run started: spark.streams.get('0b0a').stop(). If each" in caplog.messages[-1]
 
 
 @pytest.mark.parametrize(
