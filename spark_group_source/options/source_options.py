@@ -123,6 +123,37 @@ def stream_start(options: SourceOptions) -> StartSpec:
     return _start(options, Latest())
 
 
+def start_is_given(options: SourceOptions) -> bool:
+    """Whether the user has set an offset or time at which a stream starts. ``committed`` is none."""
+    if start_time(options) is not None:
+        return True
+    return options.starting_offsets is not None and not isinstance(options.starting_offsets, FromCommitted)
+
+
+def start_setting(options: SourceOptions) -> str:
+    """The option that decides :func:`stream_start`, for the log: with its value, unless that is JSON."""
+    start = stream_start(options)
+    if isinstance(start, AtTimestamp):
+        if isinstance(start.timestamps, int):
+            return f"{start.option}={start.timestamps}"
+        return start.option
+    if isinstance(start, SpecificOffsets):
+        return start.option
+    if isinstance(start, FromCommitted):
+        return f"startingOffsetsFallback={_word(start.fallback)}"
+    setting = f"startingOffsets={_word(start)}"
+    if start_is_given(options):
+        return setting
+    return f"{setting}, the default"
+
+
+def _word(start: Earliest | Latest | None) -> str:
+    """The word that an option has for this start."""
+    if start is None:
+        return "fail"
+    return type(start).__name__.lower()
+
+
 def batch_start(options: SourceOptions) -> StartSpec:
     """The start of a batch query.
 

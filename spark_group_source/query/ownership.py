@@ -23,7 +23,7 @@ from spark_group_source.group.manual_assignment import ManualAssignment
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import Membership, Phase, RequestFailed
 from spark_group_source.offsets import Offsets, Partitions, TopicPartition, topics_of
-from spark_group_source.options.source_options import SourceOptions
+from spark_group_source.options.source_options import SourceOptions, start_setting
 from spark_group_source.query.committer import Committer
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.owned_partition import MAX_REJECTIONS, Owned, OwnedPartition
@@ -369,7 +369,7 @@ class AssignedPartitions:
         starts = dict.fromkeys(partitions, Start(0, StartRule.RECREATED))
         starts |= self.resolver.starting_offsets.earliest(partitions, clients)
         self.tracker.restart_topics(ids, starts)
-        log_starts(self._group_id, starts)
+        log_starts(self._group_id, starts, start_setting(self._options))
         self.committer.commit(me, clients)
 
     def rewind(self, offsets: Offsets, epochs: Offsets, before: Owned, me: Membership, clients: KafkaClients) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from spark_group_source.errors import OptionError
 from spark_group_source.group.commits import CommittedOffset
 from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition
 from spark_group_source.options.offset_specs import SpecificOffsets, StartSpec, number_in_json
+from spark_group_source.options.source_options import SourceOptions, start_is_given, start_setting, stream_start
 from spark_group_source.query.starts.rules import Commits
 from spark_group_source.text import names, some
 
@@ -39,7 +40,7 @@ def check_prior_commits(spec: StartSpec, commits: Mapping[TopicPartition, Commit
     if spec.others is None:
         log.warning(
             "group %s: the group's committed offsets take precedence over startingOffsets; the query starts with %s. To"
-            " start at startingOffsets, choose another kafka.group.id.",
+            " start at startingOffsets, set resetOffsetsOnStart to true, or choose another kafka.group.id.",
             group_id,
             some(others),
         )
@@ -49,6 +50,21 @@ def check_prior_commits(spec: StartSpec, commits: Mapping[TopicPartition, Commit
         f" start with {some(others)}.",
         "Choose a new 'kafka.group.id', or delete the group (kafka-consumer-groups --delete). If the group's offsets"
         " are right, remove 'startingOffsets'.",
+    )
+
+
+def log_unused_start(options: SourceOptions, commits: Collection[TopicPartition], group_id: str) -> None:
+    """Logs that the start that the user has set does not apply to partitions with a commit, at the first assignment of
+    a new checkpoint. :func:`check_prior_commits` reports the commits that differ from offsets in JSON."""
+    if not commits or not start_is_given(options) or isinstance(stream_start(options), SpecificOffsets):
+        return
+    log.info(
+        "group %s: %s does not apply to the %d partition(s) of which the group has committed offsets: the query"
+        " continues there. To ignore these commits at the start, set resetOffsetsOnStart to true, or choose another"
+        " kafka.group.id.",
+        group_id,
+        start_setting(options),
+        len(commits),
     )
 
 

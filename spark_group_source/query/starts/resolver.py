@@ -28,12 +28,17 @@ from spark_group_source.offsets import (
     TopicPartition,
     topics_of,
 )
-from spark_group_source.options.source_options import SourceOptions, stream_start
+from spark_group_source.options.source_options import SourceOptions, start_setting, stream_start
 from spark_group_source.query.offset_history import LoggedOffsets
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.starts.callback import starting_offsets_callback
-from spark_group_source.query.starts.other_commits import CommitWarnings, check_prior_commits, warn_if_read_by_others
+from spark_group_source.query.starts.other_commits import (
+    CommitWarnings,
+    check_prior_commits,
+    log_unused_start,
+    warn_if_read_by_others,
+)
 from spark_group_source.query.starts.pinned import PinnedStarts, with_added
 from spark_group_source.query.starts.restored_checkpoint import RestoredCheckpoint
 from spark_group_source.query.starts.rules import Commits, Start, StartRule, Starts, log_starts, resume_at
@@ -189,7 +194,7 @@ class StartOffsetResolver:
         self.unresolved.forget(recorded)
         for tp in recorded:
             self._replayed.pop(tp, None)  # one by one: the other thread may be recording other partitions
-        log_starts(self._group_id, recorded)
+        log_starts(self._group_id, recorded, start_setting(self._options))
         self._restored.started(known.restored, _offsets(recorded), known.logged.ranges, known.commits)
 
     def _known(
@@ -263,6 +268,7 @@ class StartOffsetResolver:
         commits = _answered(clients.offsets.committed(partitions | unchecked, deadline, me, failures))
         if unchecked:
             check_prior_commits(stream_start(self._options), commits, self._group_id)
+            log_unused_start(self._options, unchecked & commits.keys(), self._group_id)
         self._unchecked_commits = unchecked & failures.keys()
         unknown = partitions & failures.keys()
         if unknown:

@@ -110,9 +110,15 @@ def _is_of_another_reader(committed: CommittedOffset, given_up: int) -> bool:
     return not committed.tagged and given_up < committed.offset
 
 
-def log_starts(group_id: str, starts: Mapping[TopicPartition, Start]) -> None:
-    """Logs where partitions start, and by which rule."""
+def log_starts(group_id: str, starts: Mapping[TopicPartition, Start], setting: str) -> None:
+    """Logs where partitions start, and by which rule. ``setting`` is the option for partitions without a commit, with
+    its value (:func:`.source_options.start_setting`)."""
     if not starts:
         return
-    listed = [f"{tp} at {start.offset} ({start.rule.value})" for tp, start in sorted(starts.items())]
+    listed = []
+    for tp, start in sorted(starts.items()):
+        reason = start.rule.value
+        if start.rule is StartRule.STARTING_OFFSETS:
+            reason = setting
+        listed.append(f"{tp} at {start.offset} ({reason})")
     log.info("group %s: starts to read %s", group_id, ", ".join(listed))

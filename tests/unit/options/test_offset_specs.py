@@ -209,6 +209,28 @@ def test_the_default_start_is_latest_in_streams_only(given: dict[str, str], stre
     assert source_options.batch_start(parsed(**given)) == batch
 
 
+@pytest.mark.parametrize(
+    ("given", "setting", "is_given"),
+    [
+        ({}, "startingOffsets=latest, the default", False),
+        ({"startingOffsets": "latest"}, "startingOffsets=latest", True),
+        ({"startingOffsets": "earliest"}, "startingOffsets=earliest", True),
+        ({"startingOffsets": JSON}, "startingOffsets", True),
+        (COMMITTED, "startingOffsetsFallback=latest", False),
+        (COMMITTED | {FALLBACK: "earliest"}, "startingOffsetsFallback=earliest", False),
+        (COMMITTED | {FALLBACK: "fail"}, "startingOffsetsFallback=fail", False),
+        ({"startingTimestamp": "3", "startingOffsets": "earliest"}, "startingTimestamp=3", True),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":5}}'}, "startingOffsetsByTimestamp", True),
+    ],
+)
+def test_the_log_names_the_option_of_the_start_with_a_short_value(
+    given: dict[str, str], setting: str, is_given: bool
+) -> None:
+    options = parsed(**given)
+    assert source_options.start_setting(options) == setting
+    assert source_options.start_is_given(options) == is_given
+
+
 def test_one_time_precedes_times_by_partition_which_precede_offsets() -> None:
     exact = {"startingOffsets": JSON, "endingOffsets": JSON}
     times = {"startingOffsetsByTimestamp": '{"t":{"0":5}}', "endingOffsetsByTimestamp": '{"t":{"0":6}}'}

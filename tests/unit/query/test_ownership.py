@@ -69,6 +69,38 @@ def test_prior_commits_of_a_partition_assigned_later_refuse_a_moved_query(world:
     assert not world.commits
 
 
+@pytest.mark.parametrize(
+    ("given", "unused"),
+    [
+        ({"startingOffsets": "earliest"}, "startingOffsets=earliest"),
+        ({"startingTimestamp": "5"}, "startingTimestamp=5"),
+        ({"startingOffsets": "committed"}, ""),
+        ({"startingOffsets": "earliest", "resetOffsetsOnStart": "true"}, ""),
+    ],
+)
+def test_a_start_that_commits_make_unused_is_logged_if_the_user_has_set_it(
+    world: World, caplog: pytest.LogCaptureFixture, given: dict[str, str], unused: str
+) -> None:
+    caplog.set_level("INFO", "spark_group_source")
+    world.offsets = {A: ours(9)}
+    Query(world, **given).assign()
+    lines = [each for each in caplog.messages if "does not apply to" in each]
+    assert len(lines) == bool(unused)
+    for line in lines:
+        assert line.startswith(
+            f"group g: {unused} does not apply to the 1 partition(s) of which the group has committed"
+        )
+        assert "set resetOffsetsOnStart to true" in line
+
+
+def test_the_log_names_the_option_by_which_a_partition_starts(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "spark_group_source")
+    world.offsets = {A: ours(9)}
+    starts = Query(world).assign().positions()
+    listed = f"t-0 at 9 (the committed offset), t-1 at {starts[B]} (startingOffsets=earliest)"
+    assert f"group g: starts to read {listed}" in caplog.messages
+
+
 def test_later_partitions_keep_their_commits_if_the_query_resets_its_first_assignment(world: World) -> None:
     world.offsets = {A: CommittedOffset(8), B: CommittedOffset(4)}
     query = Query(world, startingOffsets=COVERS_ALL, resetOffsetsOnStart="true")
