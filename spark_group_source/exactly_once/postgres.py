@@ -10,7 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-import psycopg
+try:
+    import psycopg
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f'{error}. PostgresSink needs psycopg 3 on the driver and on each executor: pip install "psycopg[binary]"',
+        name=error.name,
+    ) from None
+
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Composed, Identifier
 from pyspark.sql import functions as F  # noqa: N812 -- its customary name
