@@ -40,6 +40,9 @@ from spark_group_source.wire.metadata import Metadata
 
 log = logging.getLogger(__name__)
 
+FIRST_LINE_AFTER = 5.0
+"""Seconds without an assignment until the log says what the query waits for. A new group assigns within 3 s."""
+
 CLOSE_TIMEOUT = 16.0
 """Maximum seconds for the end of a query whose caller gives no deadline."""
 
@@ -143,8 +146,13 @@ class Driver:
     def await_assignment(self) -> None:
         """Waits for the first assignment, at most until the session of a dead member would have timed out."""
         self._unassigned_since = self._clock()
+        deadline = Deadline.after(self._settings.session_timeout, self._clock)
         importlib.import_module("kafka.protocol.admin")  # takes 30 ms; needed below, and the member's thread joins now
-        if not self._member.await_assignment(Deadline.after(self._settings.session_timeout, self._clock)):
+        assigned = self._member.await_assignment(deadline.at_most(FIRST_LINE_AFTER))
+        if not assigned and not deadline.expired():
+            self._log_wait()
+            assigned = self._member.await_assignment(deadline)
+        if not assigned:
             self._unassigned_lines.restart()
             self._warn_unassigned()
         if self._looks_for_other_members:
@@ -152,15 +160,28 @@ class Driver:
                 self._clients.offsets, self._settings.group_id, self._client_id, self._application_id, self._clock
             )
 
-    def _warn_unassigned(self) -> None:
+    def _log_wait(self) -> None:
+        """Logs why a start takes long. Caller: the query's thread, during its first wait."""
+        log.info(
+            "group %s: no assignment yet after %.0f s; the start of the query waits for it, at most %.0f s in all: %s",
+            self._settings.group_id,
+            self._clock() - self._unassigned_since,
+            self._settings.session_timeout,
+            self._why_unassigned(),
+        )
+
+    def _why_unassigned(self) -> str:
         cause = self._member.last_failure
         if not cause:
-            cause = why_unassigned(self._clients.offsets, self._client_id, self._clock)
+            cause = why_unassigned(self._clients.offsets, self._client_id, self._settings.session_timeout, self._clock)
+        return cause
+
+    def _warn_unassigned(self) -> None:
         log.warning(
             "group %s: no assignment after %.0f s, and the query reads nothing until it has one: %s",
             self._settings.group_id,
             self._clock() - self._unassigned_since,
-            cause,
+            self._why_unassigned(),
         )
 
     def prepare_for_available_now(self) -> None:

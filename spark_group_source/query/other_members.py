@@ -58,8 +58,8 @@ def _warn_of_others(client_ids: list[str], group_id: str) -> None:
     )
 
 
-def why_unassigned(offsets: GroupOffsets, client_id: str, clock: Clock) -> str:
-    """The reason why a join has no answer, from the group's description."""
+def why_unassigned(offsets: GroupOffsets, client_id: str, session_timeout: float, clock: Clock) -> str:
+    """The reason why a join has no answer, from the group's description. ``session_timeout`` is this query's."""
     try:
         group = offsets.describe(Deadline.after(DESCRIBE_TIMEOUT, clock))
     except GroupSourceError as error:
@@ -69,7 +69,10 @@ def why_unassigned(offsets: GroupOffsets, client_id: str, clock: Clock) -> str:
     others = [f"{member.client_id} at {member.address}" for member in group.members if member.client_id != client_id]
     if not others:
         return f"the coordinator has not answered the join; the group is {group.state}"
-    waits = "the coordinator has not answered the join"
-    if group.state in REBALANCING:
-        waits = "the coordinator waits for other members to rejoin"
-    return f"{waits}; the group is {group.state}, with {some(others)}"
+    members = f"the group is {group.state}, with {some(others)}"
+    if group.state not in REBALANCING:
+        return f"the coordinator has not answered the join; {members}"
+    return (
+        f"the coordinator waits for other members to rejoin; {members}. A member that ended without leaving stays until"
+        f" its session times out ({session_timeout:g} s in this query)."
+    )

@@ -21,7 +21,7 @@ from spark_group_source.errors import (
 from spark_group_source.group.commits import COMMIT_TAG, CommittedOffset, commit_metadata
 from spark_group_source.group.error_actions import ERROR_ACTIONS, ErrorAction, is_denial
 from spark_group_source.group.membership import Phase
-from spark_group_source.query import topic_validator
+from spark_group_source.query import driver, topic_validator
 from tests.contract.conftest import BASES, TIMEOUT_S, Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 
@@ -437,14 +437,21 @@ def test_a_query_without_an_assignment_says_why_its_join_is_rejected_and_what_to
 
 @pytest.mark.one_protocol("classic", reason="with KIP-848 no join waits for other members")
 def test_a_query_without_an_assignment_says_which_members_it_waits_for(
-    on_fake: Bench, caplog: pytest.LogCaptureFixture
+    on_fake: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     eager: dict[str, Any] = {"kafka.partition.assignment.strategy": "range"}
+    caplog.set_level("INFO", "spark_group_source")
+    monkeypatch.setattr(driver, "FIRST_LINE_AFTER", 1.0)
     first = on_fake.start_batch(1, 1, 1, 1, **eager)
     query = on_fake.query(**eager, kafka_session_timeout_ms="3000")
     query.start()
-    line = "the coordinator waits for other members to rejoin; the group is PreparingRebalance, with contract-app-0 at"
-    assert line in caplog.text
+    soon, late = (each for each in caplog.messages if "no assignment" in each)
+    assert "no assignment yet after 1 s; the start of the query waits for it, at most 3 s in all: " in soon
+    assert "no assignment after 3 s" in late
+    for line in (soon, late):
+        assert "the coordinator waits for other members to rejoin; the group is PreparingRebalance, with" in line
+        assert "with contract-app-0 at" in line
+        assert "A member that ended without leaving stays until its session times out (3 s in this query)." in line
     first.finish()
     eventually(lambda: not first.poll() and len(query.owns()) == 2, "the assignment")
 
