@@ -18,6 +18,7 @@ from spark_group_source.errors import (
 from spark_group_source.group.subscription import Subscription
 from spark_group_source.offsets import TopicPartition, topics_of
 from spark_group_source.query.topics import raise_or_skip_deleted, unreadable
+from spark_group_source.spelling import nearest
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Topic, denied_topics
@@ -92,7 +93,7 @@ class TopicValidator:
             if self._is_final(lacking, deadline, may_be_unknown):
                 break
             time.sleep(RETRY_INTERVAL)
-        self._raise_or_skip(lacking, read_before)
+        self._raise_or_skip(lacking, read_before, deadline)
         return topics
 
     def _is_final(self, lacking: Lacking, deadline: Deadline, may_be_unknown: bool) -> bool:
@@ -182,12 +183,12 @@ class TopicValidator:
         """Those of these topics that the query subscribes to."""
         return [name for name in topics if self._subscription.matches(name)]
 
-    def _raise_or_skip(self, lacking: Lacking, read_before: frozenset[TopicPartition]) -> None:
+    def _raise_or_skip(self, lacking: Lacking, read_before: frozenset[TopicPartition], deadline: Deadline) -> None:
         """Raises the first error, or warns of deleted topics and partitions if ``failOnDataLoss`` is false."""
         deleted = self._deleted_of(lacking, read_before)
         for name, error_code in lacking.errors.items():
             if name not in deleted:
-                raise unreadable(name, error_code, f"Create it, or correct '{self._option()}'.")
+                raise self._unreadable(name, error_code, deadline)
         never_read = lacking.partitions - read_before
         if never_read:
             raise TopicError(
@@ -197,6 +198,22 @@ class TopicValidator:
             )
         raise_or_skip_deleted(deleted, self._fail_on_data_loss)
         raise_or_skip_deleted(lacking.partitions, self._fail_on_data_loss)
+
+    def _unreadable(self, name: str, error_code: int, deadline: Deadline) -> TopicError:
+        if error_code == LEADER_NOT_AVAILABLE:
+            return unreadable(name, error_code, "Check its partitions and leaders.")
+        action = f"Correct '{self._option()}', or create the topic."
+        return unreadable(name, error_code, action, self._nearest_topic(name, deadline))
+
+    def _nearest_topic(self, name: str, deadline: Deadline) -> str | None:
+        """The topic that a misspelled name means, if this client may describe it. To a client without permissions, a
+        broker answers that a permission is missing, whether the topic exists or not."""
+        try:
+            topics = self._cluster.metadata(None, deadline.at_most(WARN_AFTER)).topics
+        except BrokerUnavailable:
+            return None
+        others = [each.name for each in topics.values() if each.name != name and not each.internal]
+        return nearest(name, others)
 
     def _deleted_of(self, lacking: Lacking, read_before: frozenset[TopicPartition]) -> set[str]:
         """Unknown topics that the query has read, and that were therefore deleted."""

@@ -32,9 +32,12 @@ def raise_or_skip_deleted(deleted: Set[TopicPartition] | Set[str], fail_on_data_
         )
 
 
-def unreadable(topic: str, error_code: int, action: str) -> TopicError:
-    """The error of a topic with this error code. ``action`` is the advice for any error but a missing permission."""
+def unreadable(topic: str, error_code: int, action: str, meant: str | None = None) -> TopicError:
+    """The error of a topic with this error code. ``action`` is the advice for any error but a missing permission.
+    ``meant`` is an existing topic of which ``topic`` may be a misspelling."""
     if error_code == TOPIC_AUTHORIZATION_FAILED:
         action = "Grant the principal DESCRIBE and READ on it."
+    if meant is not None:
+        action = f"Did you mean '{meant}'? {action}"
     happened = f"Topic '{topic}' cannot be read: the brokers answer {describe_error_code(error_code)}."
     return TopicError(happened, action, error_code=error_code, topics=[topic])

@@ -613,7 +613,7 @@ def test_a_member_without_a_common_assignor_fails_with_the_option_to_change(benc
 
 
 def test_a_topic_that_does_not_exist_fails_the_query_at_once(on_fake: Bench) -> None:
-    with pytest.raises(TopicError, match="'nowhere' cannot be read.*Create it, or correct 'subscribe'"):
+    with pytest.raises(TopicError, match="'nowhere' cannot be read.*Correct 'subscribe', or create the topic"):
         on_fake.start(subscribe="nowhere")
 
 

@@ -53,3 +53,20 @@ def test_a_topic_without_leaders_is_named_although_the_time_ends_between_two_loo
     with pytest.raises(TopicError, match=r"Topic 't' cannot be read: the brokers answer 5 \(LEADER_NOT_AVAILABLE"):
         TopicValidator(cluster, Subscription(("t",)), True, hand).find(logged=())
     assert 1.0 < hand.now < topic_validator.START_TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("typed", "advice"),
+    [
+        ("order", "Did you mean 'orders'? Correct 'subscribe', or create the topic."),
+        ("payments", "Correct 'subscribe', or create the topic."),
+    ],
+)
+def test_the_error_of_an_unknown_topic_suggests_an_existing_one(
+    fake: FakeKafka, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, typed: str, advice: str
+) -> None:
+    monkeypatch.setattr(topic_validator, "UNKNOWN_TOPIC_TIMEOUT", 0.0)
+    fake.create_topic("orders", 1)
+    with pytest.raises(TopicError) as raised:
+        TopicValidator(cluster, Subscription((typed,)), True, monotonic).find(logged=())
+    assert raised.value.action == advice
