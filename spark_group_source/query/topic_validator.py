@@ -13,6 +13,7 @@ from spark_group_source.errors import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     BrokerUnavailable,
+    GroupSourceError,
     TopicError,
 )
 from spark_group_source.group.subscription import Subscription
@@ -210,7 +211,7 @@ class TopicValidator:
         broker answers that a permission is missing, whether the topic exists or not."""
         try:
             topics = self._cluster.metadata(None, deadline.at_most(WARN_AFTER)).topics
-        except BrokerUnavailable:
+        except GroupSourceError:  # the error of the topic says more
             return None
         others = [each.name for each in topics.values() if each.name != name and not each.internal]
         return nearest(name, others)
