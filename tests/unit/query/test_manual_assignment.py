@@ -184,7 +184,7 @@ def test_a_member_that_joins_later_makes_commits_fail_and_the_query_continues_wi
     ("assign", "says"),
     [
         ('{"t": [0, 3, 9]}', r"2 assigned partition\(s\) do not exist: t-3, t-9\. Correct 'assign'"),
-        ('{"nowhere": [0], "t": [0]}', "Topic 'nowhere' cannot be read.*correct 'assign'"),
+        ('{"nowhere": [0], "t": [0]}', "Topic 'nowhere' cannot be read.*Correct 'assign'"),
     ],
 )
 def test_an_error_at_the_start_names_partitions_that_do_not_exist(start: Start, assign: str, says: str) -> None:
