@@ -147,7 +147,7 @@ def test_a_second_member_moves_the_counters_of_the_first_in_its_report_and_in_pr
         fill(kafka, topic, 1)
         eventually(lambda: counters().revoked == 1)
         assert (counters().revocation_timed_out, counters().lost, counters().failed_commits) == (0, 0, 0)
-        revoked = f'kafka_group_source_revoked_partitions_total{{group="",query="{group}",source="0"}} 1.0'
+        revoked = f'kafka_group_source_revoked_partitions_total{{group="{group}",query="{group}",source="0"}} 1.0'
         assert revoked in metrics.read_text()
     finally:
         for query in queries:
