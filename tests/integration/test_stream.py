@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -50,16 +51,19 @@ def test_max_offsets_per_trigger_limits_each_batch_and_all_records_are_read(
     eventually(lambda: caught_up(kafka, topic, group))
 
 
-def test_the_tutorials_cell_for_a_notebook_shows_all_rows_and_then_only_new_ones(
-    spark: SparkSession, kafka: EmbeddedKafka, topic: str, stream: Stream
+def test_the_cells_of_the_notebooks_page_run_again_and_show_all_rows_each_time(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tutorial = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text()
-    found = re.search(r"### In a notebook\n.*?```python\n(.*?)```", tutorial, re.DOTALL)
-    assert found is not None
-    for values in (["a", "b", "c"], ["d"]):
-        kafka.produce(topic, values)
-        exec(found[1], {"spark": spark, "orders": stream(topic)})
-        assert sorted(row.value for row in spark.table("latest").collect()) == values
+    page = (Path(__file__).resolve().parents[2] / "docs" / "notebooks.md").read_text()
+    page = page.replace('"orders"', f'"{topic}"').replace('"notebook"', f'"{group}"')
+    cells = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(cells) == 6
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # the first cell sets it
+    names: dict[str, Any] = {"kafka": kafka}
+    for rows in (100, 200):
+        for cell in cells:
+            exec(cell, names)
+        assert spark.table("latest").count() == rows
 
 
 @pytest.mark.core
