@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -351,13 +352,15 @@ def test_a_server_without_free_descriptors_waits_for_them_and_serves_its_readers
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(server_module, "ACCEPT_PAUSE", 600.0)
+    pauses = Mock(wraps=server._pause_accepting)
+    monkeypatch.setattr(server, "_pause_accepting", pauses)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiting:
         free = request.getfixturevalue("no_descriptors")
         waiting.connect(server.path)
-        eventually(lambda: "Too many open files" in caplog.text)
+        eventually(lambda: pauses.called and "Too many open files" in caplog.text)
         for _ in range(20):  # each of them is a turn of the server's loop
             reader.drain()
-        assert caplog.text.count("cannot accept a query's connection") == 1
+        pauses.assert_called_once()  # a server of an earlier test may log the same
         assert not server._accepting
         assert server._listening not in server._selector.get_map()
         free()
