@@ -91,11 +91,10 @@ class DataLossCheck:
             owned: the permitted partitions, with their positions.
             end_offsets: the ends of their logs.
         """
-        positions = {tp: partition.position for tp, partition in owned.items()}
         diverged = self._epochs.diverged(owned, self._end_offsets.epochs)
         shortened: Offsets = {}
         if not diverged:
-            shortened = self._truncation.ends_before(self._epochs.confirmed(_past_end(positions, end_offsets)))
+            shortened = self._truncation.ends_before(self._epochs.confirmed(_past_end(owned, end_offsets)))
         return Truncated(self._in_same_topics(diverged), self._in_same_topics(shortened))
 
     def _in_same_topics(self, lost: Mapping[TopicPartition, Loss]) -> dict[TopicPartition, Loss]:
@@ -215,10 +214,11 @@ class DataLossCheck:
         )
 
 
-def _past_end(positions: Offsets, end_offsets: Offsets) -> dict[TopicPartition, int]:
+def _past_end(owned: Owned, end_offsets: Offsets) -> dict[TopicPartition, int]:
     """The positions after the ends of their logs."""
     past_end = {}
     for tp, end in end_offsets.items():
-        if end < positions[tp]:
-            past_end[tp] = positions[tp]
+        position = owned[tp].position
+        if end < position:
+            past_end[tp] = position
     return past_end
