@@ -101,7 +101,7 @@ def as_json(
     for tp in sorted(values):
         by_topic.setdefault(tp.topic, {})[str(tp.partition)] = number_in_json(values[tp])
     for topic in sorted(topics):
-        by_topic[topic] = _word(topics[topic])
+        by_topic[topic] = word(topics[topic])
     if others is not None:
         by_topic[OTHERS] = number_in_json(others)
     return json.dumps(by_topic, separators=(",", ":"), ensure_ascii=False)
@@ -116,7 +116,8 @@ def number_in_json(value: int | Earliest | Latest) -> int:
     return value
 
 
-def _word(value: Earliest | Latest) -> str:
+def word(value: Earliest | Latest) -> str:
+    """The word that the options have for this value."""
     if isinstance(value, Earliest):
         return "earliest"
     return "latest"

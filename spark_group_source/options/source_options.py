@@ -19,6 +19,7 @@ from spark_group_source.options.offset_specs import (
     Latest,
     SpecificOffsets,
     StartSpec,
+    word,
 )
 
 if TYPE_CHECKING:
@@ -140,18 +141,14 @@ def start_setting(options: SourceOptions) -> str:
     if isinstance(start, SpecificOffsets):
         return start.option
     if isinstance(start, FromCommitted):
-        return f"startingOffsetsFallback={_word(start.fallback)}"
-    setting = f"startingOffsets={_word(start)}"
+        fallback = "fail"
+        if start.fallback is not None:
+            fallback = word(start.fallback)
+        return f"startingOffsetsFallback={fallback}"
+    setting = f"startingOffsets={word(start)}"
     if start_is_given(options):
         return setting
     return f"{setting}, the default"
-
-
-def _word(start: Earliest | Latest | None) -> str:
-    """The word that an option has for this start."""
-    if start is None:
-        return "fail"
-    return type(start).__name__.lower()
 
 
 def batch_start(options: SourceOptions) -> StartSpec:
