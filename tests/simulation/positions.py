@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Key = tuple[str, int]
 """The id of a topic, and a partition."""
 
+OPERATOR = "operator"
+"""Who moved the group's position, if that was no member."""
+
 text = lru_cache(str)
 """The text of an id, which is needed more often than there are ids."""
 
@@ -37,6 +40,8 @@ class Batch:
         done_at: when Spark completed it.
         told_at: since when the query knows that.
         lost_at: since when the query may not count it as read: it lost its member, or took a report for its own.
+        moved: the partitions that an operator had moved when it was planned, and the query did not know that yet. It
+            starts them again, there, and does not commit what the batch has read.
     """
 
     query: Query
@@ -46,6 +51,7 @@ class Batch:
     done_at: float = math.inf
     told_at: float = math.inf
     lost_at: float = math.inf
+    moved: set[Key] = field(default_factory=set)
 
     @property
     def done(self) -> bool:
@@ -107,13 +113,13 @@ class Partition:
     def is_committed(self, offset: int) -> bool:
         return self.committed is not None and offset < self.committed
 
-    def owed(self, life: str) -> set[int]:
-        """What a process has read and completed, and has still to commit."""
+    def owed(self, key: Key, life: str) -> set[int]:
+        """What a process has read and completed of this partition, and has still to commit."""
         if self.committed is None or self.unrepaired:
             return set()
         found: set[int] = set()
         for offset, batch in self.reads.items():
-            is_its_own = batch.life == life and batch.done and not batch.lost
+            is_its_own = batch.life == life and batch.done and not batch.lost and key not in batch.moved
             if is_its_own and not self.is_committed(offset):
                 found.add(offset)
         return found
@@ -184,7 +190,7 @@ class Positions:
 
     def owed(self, key: Key, life: str) -> set[int]:
         """The records that a process has read and completed, and has still to commit."""
-        return self.at(key).owed(life) - self.without_records(key)
+        return self.at(key).owed(key, life) - self.without_records(key)
 
     @property
     def unrepaired(self) -> bool:
