@@ -162,7 +162,7 @@ class BatchPlanner:
         wait_until = self._clock() + min(MAX_WAIT, self._settings.revocation_timeout / 2)
         while True:
             me = self._maintain_offsets()
-            target.set_once(frozenset(me.owned), self._may_be_read)
+            target.set_once(frozenset(me.owned), self._not_left_out)
             target.leave_out(self._assigned_partitions.permissions.left_out)
             # Before planning: a batch beyond the target is no part of the run.
             if target.extended and self._is_reached(target):
@@ -219,7 +219,7 @@ class BatchPlanner:
             raise error
         self._assigned_partitions.permissions.record_denied(error.unauthorized_topics)
 
-    def _may_be_read(self, partitions: Partitions) -> Partitions:
+    def _not_left_out(self, partitions: Partitions) -> Partitions:
         """These partitions, without partitions of topics that the query leaves out."""
         return self._assigned_partitions.permissions.without_left_out(partitions, self._clients.cluster)
 
@@ -261,7 +261,7 @@ class BatchPlanner:
             self._raise_unless_denied(error)
             return None
 
-    def _readable(self, owned: Owned) -> dict[TopicPartition, OwnedPartition]:
+    def _permitted(self, owned: Owned) -> dict[TopicPartition, OwnedPartition]:
         """These partitions, without partitions of topics that this client may not read now."""
         permitted = self._assigned_partitions.permissions.without_denied(owned, self._clients.cluster)
         return {tp: partition for tp, partition in owned.items() if tp in permitted}
@@ -270,7 +270,7 @@ class BatchPlanner:
         self, start: BatchOffset, limits: BatchLimits, me: Membership, reason: LogReason | None
     ) -> BatchOffset | None:
         """As :meth:`_plan`; ``None`` if data loss has moved positions."""
-        owned = self._readable(self._tracker.positions(me))
+        owned = self._permitted(self._tracker.positions(me))
         # Invalidated after the positions are taken: positions of a recreated topic must not be planned with its former
         # id.
         self._clients.cluster.invalidate_topics(self._tracker.take_recreated())

@@ -162,16 +162,25 @@ class RecordBatches:
                 raise self._unreadable_header(self.damage, start, high_watermark)
             return found
         count = offsets.count_sound()
-        covered = offsets.end_of_first(count)
         if count < len(found):
-            if covered < end or offsets.may_hide_next(count, end):
-                raise BatchLocation(self.tp, covered).corrupt("its header contradicts those before and after it")
-            return found._part(0, count)
+            return found._before_contradiction(offsets, count, end)
+        covered = offsets.end_of_first(count)
         if covered < end and self.damage is not None:
             raise self._unreadable_header(self.damage, covered, high_watermark)
         if offsets.contiguous[-1]:
             return found._part(0, count)
         return found._confirmed_behind_gap(covered, end, high_watermark)
+
+    def _before_contradiction(self, offsets: OffsetRanges, count: int, end: int) -> RecordBatches:
+        """The first ``count`` record batches: the next one contradicts those around it.
+
+        Raises:
+            CorruptRecords: the range needs the next one, or that one may hide offsets of the range.
+        """
+        covered = offsets.end_of_first(count)
+        if covered < end or offsets.may_hide_next(count, end):
+            raise BatchLocation(self.tp, covered).corrupt("its header contradicts those before and after it")
+        return self._part(0, count)
 
     def _confirmed_behind_gap(self, covered: int, end: int, high_watermark: int) -> RecordBatches:
         """The record batches without the last one, if a gap precedes it and the next record batch has still to confirm

@@ -126,18 +126,22 @@ class StartOffsetResolver:
             added = self._added(logged, existing)
         elif not self._options.reset_offsets_on_start:
             self._unchecked_commits = frozenset(existing)
-        pinned_now: dict[TopicPartition, PinnedStart] = {}
-        for tp, start in self.starting_offsets.pin_latest(added, clients, confirmed=confirmed).items():
-            if tp in added:  # another partition was created since latest was looked up, and counts as created later
-                pinned_now[tp] = start
-        offsets = with_added(logged.pinned_starts, pinned_now)
+        offsets = with_added(logged.pinned_starts, self._pinned_now(added, clients, confirmed=confirmed))
         if not logged.is_empty:  # partitions that were added since the first start did not exist then
             self.starting_offsets.confirmed = True
         self._tracker.restore(logged, self._pinned(logged, offsets))
         self._warnings.restore(logged)
-        now = round(time.time() * 1000)
         if replayed:
+            now = round(time.time() * 1000)
             self._replayed = {read.tp: replace(read, lineage=now) for read in logged.reads()}
+
+    def _pinned_now(self, added: PinnedOffsets, clients: KafkaClients, *, confirmed: bool) -> PinnedOffsets:
+        """The starts of these partitions that ``startingOffsets`` pins now."""
+        pinned: dict[TopicPartition, PinnedStart] = {}
+        for tp, start in self.starting_offsets.pin_latest(added, clients, confirmed=confirmed).items():
+            if tp in added:  # another partition was created since latest was looked up, and counts as created later
+                pinned[tp] = start
+        return pinned
 
     def _pinned(self, logged: BatchOffset, offsets: PinnedOffsets) -> PinnedStarts:
         """The pinned starts of a query that has logged this offset."""
