@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 Key = tuple[str, int]
 """The id of a topic, and a partition."""
 
-OPERATOR = "operator"
-"""Who moved the group's position, if that was no member."""
-
 text = lru_cache(str)
 """The text of an id, which is needed more often than there are ids."""
 
@@ -40,8 +37,6 @@ class Batch:
         done_at: when Spark completed it.
         told_at: since when the query knows that.
         lost_at: since when the query may not count it as read: it lost its member, or took a report for its own.
-        moved: the partitions that an operator had moved when it was planned, and the query did not know that yet. It
-            starts them again, there, and does not commit what the batch has read.
     """
 
     query: Query
@@ -51,7 +46,6 @@ class Batch:
     done_at: float = math.inf
     told_at: float = math.inf
     lost_at: float = math.inf
-    moved: set[Key] = field(default_factory=set)
 
     @property
     def done(self) -> bool:
@@ -93,6 +87,7 @@ class Partition:
         unrepaired: whether nothing repairs the commit before the next one: it fell without a tag, or was deleted.
         owner: the member that owns the partition and knows that.
         owned_since: when that began.
+        removed: the processes that the group has removed since they started.
     """
 
     done: set[int] = field(default_factory=set)
@@ -104,6 +99,7 @@ class Partition:
     unrepaired: bool = False
     owner: str = ""
     owned_since: float = 0.0
+    removed: set[str] = field(default_factory=set)
 
     def forget_commit(self) -> None:
         """The group has no position any more."""
@@ -113,14 +109,19 @@ class Partition:
     def is_committed(self, offset: int) -> bool:
         return self.committed is not None and offset < self.committed
 
-    def owed(self, key: Key, life: str) -> set[int]:
-        """What a process has read and completed of this partition, and has still to commit."""
+    def owed(self, life: str) -> set[int]:
+        """What a process has read and completed, and has still to commit.
+
+        A process that the group has removed may plan a batch before it knows that. When it owns the partition again,
+        the group's position decides where it starts, and that may be before what the batch has read.
+        """
         if self.committed is None or self.unrepaired:
             return set()
         found: set[int] = set()
         for offset, batch in self.reads.items():
-            is_its_own = batch.life == life and batch.done and not batch.lost and key not in batch.moved
-            if is_its_own and not self.is_committed(offset):
+            is_its_own = batch.life == life and batch.done and not batch.lost
+            started_again = batch.planned_at < self.owned_since and life in self.removed
+            if is_its_own and not started_again and not self.is_committed(offset):
                 found.add(offset)
         return found
 
@@ -190,7 +191,7 @@ class Positions:
 
     def owed(self, key: Key, life: str) -> set[int]:
         """The records that a process has read and completed, and has still to commit."""
-        return self.at(key).owed(key, life) - self.without_records(key)
+        return self.at(key).owed(life) - self.without_records(key)
 
     @property
     def unrepaired(self) -> bool:

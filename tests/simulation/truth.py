@@ -11,7 +11,7 @@ from spark_group_source.offsets import BatchOffset, OffsetRange
 from tests.fake import FakeKafka
 from tests.simulation.contract import SLACK, Contract
 from tests.simulation.membership import Membership
-from tests.simulation.positions import OPERATOR, Batch, Key, Partition, Positions, key_of
+from tests.simulation.positions import Batch, Key, Partition, Positions, key_of
 from tests.simulation.resets import Resets
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.troubles import BOUND, Troubles
@@ -82,7 +82,7 @@ class Truth:
         at.done = set(range(offset)) | self.positions.lost[key]
         if ambiguous:
             at.done |= at.before
-        at.committed, at.by = offset, OPERATOR
+        at.committed, at.by = offset, "operator"
 
     def _is_ambiguous(self, key: Key, at: Partition, offset: int) -> bool:
         """Whether a move looks like a repeated one, a late commit, or another client's commit of a logged batch."""
@@ -149,6 +149,8 @@ class Truth:
         """A query is no member any more: what it has not committed is read again."""
         self.batches[query.name].lose(self.run.now)
         for _, at in self.positions.items():
+            if query.alive:
+                at.removed.add(query.process.name)
             for batch in at.reads.values():
                 if batch.query is query:
                     batch.lose(self.run.now)
@@ -206,10 +208,7 @@ class Truth:
             self.contract.check_session(query)
             for read in ranges:
                 self.contract.check_repeats(query, read)
-                at = self.positions.at(key_of(read))
-                at.reads.update(dict.fromkeys(range(read.start, read.end), batch))
-                if at.by == OPERATOR and at.committed != read.start:
-                    batch.moved.add(key_of(read))
+                self.positions.at(key_of(read)).reads.update(dict.fromkeys(range(read.start, read.end), batch))
 
     def stood_still_since(self, query: Query, when: float) -> bool:
         """Whether a query had planned before this time, and stood still after it before the batch."""
