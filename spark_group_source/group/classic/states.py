@@ -34,6 +34,9 @@ from spark_group_source.group.membership import (
 )
 from spark_group_source.offsets import Partitions
 
+REBALANCE = "the group rebalances"
+"""Why a member joins again if REBALANCE_IN_PROGRESS asks it to. This is no failure, and the log should not call it one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Joined(Event):
@@ -156,12 +159,12 @@ def _request_failed(membership: ClassicMembership, failure: RequestFailed, revok
         case ErrorAction.MEMBER_ID_REQUIRED:
             return _join(replace(membership, member_id=failure.member_id))
         case ErrorAction.REJOIN if membership.phase is Phase.STABLE:
-            return _rejoin(membership, failure.reason, revoke_by)
+            return _rejoin(membership, REBALANCE, revoke_by)
         case ErrorAction.REJOIN if membership.phase is Phase.REVOKING:
             # The group waits for this revocation; the heartbeat or commit with this error kept the session alive.
             return membership, []
         case ErrorAction.REJOIN:
-            return _join(replace(membership, reason=failure.reason))
+            return _join(replace(membership, reason=REBALANCE))
         case ErrorAction.RESET_GENERATION:
             return _acknowledge(common.lose(membership, failure.reason))
         case ErrorAction.RESET_MEMBER_ID:
