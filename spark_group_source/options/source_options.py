@@ -131,6 +131,16 @@ def start_is_given(options: SourceOptions) -> bool:
     return options.starting_offsets is not None and not isinstance(options.starting_offsets, FromCommitted)
 
 
+def given_start(options: SourceOptions) -> str:
+    """The options that the user has set for the start of a new checkpoint, for the log; empty if there are none."""
+    given = []
+    if start_is_given(options):
+        given.append(start_setting(options))
+    if options.reset_offsets_on_start:
+        given.append("resetOffsetsOnStart")
+    return " and ".join(given)
+
+
 def start_setting(options: SourceOptions) -> str:
     """The option that decides :func:`stream_start`, for the log: with its value, unless that is JSON."""
     start = stream_start(options)

@@ -32,6 +32,7 @@ from spark_group_source.spark.runner import ignore_further_signals, leave_now, l
 from spark_group_source.spark.runner_log import log_to_stderr
 from spark_group_source.spark.schema import to_arrow_schema
 from spark_group_source.spark.tasks import PartitionReader, TaskPlanner
+from spark_group_source.text import some
 
 if TYPE_CHECKING:
     from spark_group_source.query.driver import Driver
@@ -222,10 +223,20 @@ class GroupStreamReader(PartitionReader, DataSourceStreamReader, SupportsTrigger
             return []
         if self._life is Life.STARTING:
             self._life = Life.REPLAYING
+            self._log_replay(batch)
         if self._life is not Life.JOINED or self._driver is None:
             return self._task_planner.plan(batch.reads(), batch.cluster)
         with self._lock:
             return self._task_planner.plan(batch.reads(), batch.cluster, self._driver.leaders_of)
+
+    def _log_replay(self, batch: BatchOffset) -> None:
+        """Logs the batch that Spark repeats. Until it is completed, the group does not see this query."""
+        log.info(
+            "group %s: repeats the last batch in the checkpoint, which no earlier run has completed: %s. The query"
+            " joins the group when Spark has completed this batch.",
+            self._options.group.group_id,
+            some([str(read) for read in batch.reads()]),
+        )
 
     @hide_tracebacks()
     def commit(self, end: dict[str, Any]) -> None:

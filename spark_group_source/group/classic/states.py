@@ -35,7 +35,7 @@ from spark_group_source.group.membership import (
 from spark_group_source.offsets import Partitions
 
 REBALANCE = "the group rebalances"
-"""Why a member joins again if REBALANCE_IN_PROGRESS asks it to. This is no failure, and the log should not call it one."""
+"""Why a member joins again after REBALANCE_IN_PROGRESS, which is no failure, so the log does not call it one."""
 
 
 @dataclass(frozen=True, slots=True)

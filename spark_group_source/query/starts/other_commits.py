@@ -40,7 +40,8 @@ def check_prior_commits(spec: StartSpec, commits: Mapping[TopicPartition, Commit
     if spec.others is None:
         log.warning(
             "group %s: the group's committed offsets take precedence over startingOffsets; the query starts with %s. To"
-            " start at startingOffsets, set resetOffsetsOnStart to true, or choose another kafka.group.id.",
+            " start at startingOffsets, stop the query, set resetOffsetsOnStart to true or choose another"
+            " kafka.group.id, and use a new checkpoint: this one decides from now on where the query continues.",
             group_id,
             some(others),
         )
@@ -60,8 +61,8 @@ def log_unused_start(options: SourceOptions, commits: Collection[TopicPartition]
         return
     log.info(
         "group %s: %s does not apply to the %d partition(s) of which the group has committed offsets: the query"
-        " continues there. To ignore these commits at the start, set resetOffsetsOnStart to true, or choose another"
-        " kafka.group.id.",
+        " continues there. To ignore these commits, stop the query, set resetOffsetsOnStart to true or choose another"
+        " kafka.group.id, and use a new checkpoint: this one decides from now on where the query continues.",
         group_id,
         start_setting(options),
         len(commits),
@@ -123,8 +124,9 @@ class CommitWarnings:
             return
         log.info(
             "group %s: the checkpoint is new, but the group has committed offsets. If the query's former checkpoint was"
-            " lost or deleted, give Spark's file sinks a new directory: they skip the batch numbers that their"
-            " directory has, without an error. See docs/guarantees.md#a-new-checkpoint.",
+            " lost or deleted, give Spark's file sinks a new directory: in the former one they drop the rows of each"
+            " batch whose number it has, without an error, and the group moves on. See"
+            " docs/guarantees.md#a-new-checkpoint.",
             self._group_id,
         )
 

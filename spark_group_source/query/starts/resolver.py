@@ -28,7 +28,7 @@ from spark_group_source.offsets import (
     TopicPartition,
     topics_of,
 )
-from spark_group_source.options.source_options import SourceOptions, start_setting, stream_start
+from spark_group_source.options.source_options import SourceOptions, given_start, start_setting, stream_start
 from spark_group_source.query.offset_history import LoggedOffsets
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.owned_partition import Owned
@@ -41,7 +41,15 @@ from spark_group_source.query.starts.other_commits import (
 )
 from spark_group_source.query.starts.pinned import PinnedStarts, with_added
 from spark_group_source.query.starts.restored_checkpoint import RestoredCheckpoint
-from spark_group_source.query.starts.rules import Commits, Start, StartRule, Starts, log_starts, resume_at
+from spark_group_source.query.starts.rules import (
+    Commits,
+    Start,
+    StartRule,
+    Starts,
+    log_ignored_start,
+    log_starts,
+    resume_at,
+)
 from spark_group_source.query.starts.starting_offsets import RESOLVE_TIMEOUT, StartingOffsets
 from spark_group_source.query.starts.unresolved import UnresolvedStarts
 from spark_group_source.wire.metadata import Topic, ids_of
@@ -121,6 +129,7 @@ class StartOffsetResolver:
         Raises:
             GroupSourceError: a leader permanently rejects the lookup of an end offset.
         """
+        log_ignored_start(self._group_id, logged, given_start(self._options))
         added = existing
         if not logged.is_empty:
             added = self._added(logged, existing)

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from spark_group_source.group.commits import CommittedOffset
-from spark_group_source.offsets import NO_LINEAGE, UNKNOWN_EPOCH, OffsetRange, TopicPartition
+from spark_group_source.offsets import NO_LINEAGE, UNKNOWN_EPOCH, BatchOffset, OffsetRange, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -122,3 +122,19 @@ def log_starts(group_id: str, starts: Mapping[TopicPartition, Start], setting: s
             reason = setting
         listed.append(f"{tp} at {start.offset} ({reason})")
     log.info("group %s: starts to read %s", group_id, ", ".join(listed))
+
+
+def log_ignored_start(group_id: str, logged: BatchOffset, setting: str) -> None:
+    """Logs that a query continues at its checkpoint, although the user has set where it is to start.
+
+    Args:
+        logged: the last offset in the checkpoint.
+        setting: the options for the start of a new checkpoint that are set; empty if there are none.
+    """
+    if logged.ranges and setting:
+        log.info(
+            "group %s: the query continues at its checkpoint, and ignores %s for the partitions in it. To start"
+            " elsewhere, see docs/positions.md#move-a-group.",
+            group_id,
+            setting,
+        )

@@ -93,6 +93,29 @@ def test_a_start_that_commits_make_unused_is_logged_if_the_user_has_set_it(
         assert "set resetOffsetsOnStart to true" in line
 
 
+@pytest.mark.parametrize(
+    ("given", "ignored"),
+    [
+        ({"startingOffsets": "committed"}, ""),
+        ({"startingOffsets": "latest"}, "startingOffsets=latest"),
+        ({"startingOffsets": '{"t":{"0":11,"1":0}}'}, "startingOffsets"),
+        ({"startingTimestamp": "5", "resetOffsetsOnStart": "true"}, "startingTimestamp=5 and resetOffsetsOnStart"),
+    ],
+)
+def test_the_options_that_a_checkpoint_makes_unused_are_logged(
+    world: World, caplog: pytest.LogCaptureFixture, given: dict[str, str], ignored: str
+) -> None:
+    caplog.set_level("INFO", "spark_group_source")
+    Query(world, {A: 9}, **given)
+    lines = [each for each in caplog.messages if "continues at its checkpoint" in each]
+    assert len(lines) == bool(ignored)
+    for line in lines:
+        assert f"ignores {ignored} for the partitions in it" in line
+    caplog.clear()
+    Query(world, **given)
+    assert "continues at its checkpoint" not in caplog.text, "the checkpoint is new"
+
+
 def test_the_log_names_the_option_by_which_a_partition_starts(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "spark_group_source")
     world.offsets = {A: ours(9)}

@@ -303,6 +303,19 @@ def test_tasks_have_the_leaders_that_the_driver_knows(
     assert planned.task.leaders == Metadata(topics={"t": Topic("t", "", {0: 1})})
 
 
+def test_a_batch_that_is_repeated_is_logged_before_the_query_joins(
+    reader: GroupStreamReader, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    reader.partitions(BatchOffset().as_json(), logged(batch(0, 3)))
+    (line,) = [each for each in caplog.messages if "repeats the last batch" in each]
+    assert "t-0[0, 3). The query joins the group when" in line
+    assert reader._driver is None
+    monkeypatch.setattr(FakeDriver, "planned", [batch(3, 5)])
+    reader.partitions(logged(batch(0, 3)), reader.latestOffset(logged(batch(0, 3))))
+    assert caplog.text.count("repeats the last batch") == 1
+
+
 def test_the_end_completes_no_batch_that_was_not_reported(reader: GroupStreamReader) -> None:
     first = reader.latestOffset(reader.initialOffset())
     reader.partitions(reader.initialOffset(), first)
