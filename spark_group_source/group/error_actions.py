@@ -63,6 +63,7 @@ from enum import Enum, auto
 
 from spark_group_source.errors import (
     CLUSTER_AUTHORIZATION_FAILED,
+    GRANT_GROUP,
     GROUP_AUTHORIZATION_FAILED,
     TOPIC_AUTHORIZATION_FAILED,
     AuthenticationFailed,
@@ -153,7 +154,7 @@ _ADVICE = {
     26: "Set 'kafka.session.timeout.ms' between the brokers' group.min.session.timeout.ms and"
     " group.max.session.timeout.ms.",
     29: "Grant the principal READ and DESCRIBE on the topic.",
-    30: "Grant the principal READ on the group.",
+    30: GRANT_GROUP,
     31: "Grant the principal the permission on the cluster that the brokers' authorizer log names.",
     35: "The brokers have this group protocol switched off (the feature group.version, or their setting"
     " group.coordinator.rebalance.protocols): switch it on, or set 'kafka.group.protocol' to classic.",

@@ -12,6 +12,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from spark_group_source.clock import Backoff, Deadline, monotonic
 from spark_group_source.errors import (
+    GRANT_GROUP,
     GROUP_AUTHORIZATION_FAILED,
     DeadlineExceeded,
     GroupError,
@@ -380,6 +381,6 @@ class Cluster:
 def _coordinator_error(group_id: str, error_code: int) -> GroupError:
     action = "Check 'kafka.group.id' and the brokers' logs."
     if error_code == GROUP_AUTHORIZATION_FAILED:
-        action = "Grant the principal READ on the group."
+        action = GRANT_GROUP
     happened = f"The lookup of the coordinator of group '{group_id}' failed: {describe_error_code(error_code)}."
     return GroupError(happened, action, error_code=error_code)
