@@ -4,6 +4,7 @@ some of these warnings."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -83,6 +84,29 @@ def test_a_stream_that_is_joined_with_itself_ends_before_it_joins_the_group_and_
     again = run(frame, **trigger)
     eventually(lambda: sum(each.numInputRows for each in again.recentProgress) == 20)
     assert warned() == []
+
+
+@pytest.mark.core
+def test_a_new_checkpoint_with_the_output_directory_of_another_one_ends_the_query_before_rows_are_dropped(
+    spark: SparkSession, kafka: EmbeddedKafka, load: Load, group: str, name: str, tmp_path: Path
+) -> None:
+    rows, begun = tmp_path / "rows", []
+
+    def start(checkpoint: str, other: str = group, directory: Path = rows) -> Any:
+        writer = load(other).writeStream.trigger(availableNow=True)
+        begun.append(writer.option("checkpointLocation", str(tmp_path / checkpoint)).start(str(directory)))
+        eventually(lambda: not begun[-1].isActive)
+        return begun[-1].exception()
+
+    assert start("first") is None
+    assert spark.read.parquet(str(rows)).count() == 20
+    assert start("first") is None, "the same checkpoint"
+    error = str(start("second", "other"))
+    assert f"[INVALID_OPTION] The checkpoint of the query {begun[-1].id} is new, but its output directory" in error
+    assert f"{rows} has batches of another checkpoint, up to number 0. Spark's file sink would drop" in error
+    assert kafka.group_state("other") == "Dead"
+    assert start("third", "other", tmp_path / "new rows") is None
+    assert spark.read.parquet(str(tmp_path / "new rows")).count() == 20
 
 
 ALL = "SELECT * FROM"

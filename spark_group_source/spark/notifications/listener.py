@@ -72,7 +72,7 @@ class CompletionListener:
         self._streams: list[Any] = []
         self._asynchronous: dict[str, bool] = {}
         self._markers: dict[str, threading.Event] = {}
-        self._started_queries = StartedQueries(self._running)
+        self._started_queries = StartedQueries(self._running, jvm)
         self._shutdown_hooks = ShutdownHooks(jvm, self._queue)
         self.attended = False
         """Whether there are readers."""

@@ -1,4 +1,5 @@
-"""The queries of one Spark application that have started: which queries share a group, and which query must end.
+"""The queries of one Spark application that have started: which queries share a group, and which query must end,
+because it would lose records.
 
 Spark notifies listeners of a query's start before it creates the query's sources. This process can therefore answer
 when the first reader of a query asks whether the query may begin (:meth:`StartedQueries.rejection`), before the reader
@@ -19,6 +20,7 @@ from pyspark import __version__ as pyspark_version
 from spark_group_source.options.offset_specs import Latest
 from spark_group_source.options.source_options import SourceOptions, batch_end
 from spark_group_source.spark.notifications.messages import Rejection, source_key
+from spark_group_source.spark.start_checks.file_sink import skips_batches
 from spark_group_source.spark.start_checks.logical_plan import StreamSource, batch_sources, stream_sources
 from spark_group_source.spark.start_checks.shared_sources import shares_with_any, sharing
 from spark_group_source.spark.start_checks.unions import reads_each_record_once
@@ -50,10 +52,12 @@ class StartedQueries:
 
     Args:
         running: returns the ids of the runs that Spark has not ended.
+        jvm: py4j's view of the JVM.
     """
 
-    def __init__(self, running: Callable[[], set[str]]) -> None:
+    def __init__(self, running: Callable[[], set[str]], jvm: Any) -> None:
         self._running = running
+        self._jvm = jvm
         self._lock = threading.Lock()
         self._queries: list[StartedQuery] = []
 
@@ -70,7 +74,7 @@ class StartedQueries:
             name = query_id
         new = StartedQuery(name, query_id, query.runId().toString(), options)
         new.readers = Counter(map(source_key, options))
-        new.rejection = rejection(plan, sources, new.name)
+        new.rejection = rejection(plan, sources, name) or skips_batches(query, self._jvm, name)
         with self._lock:
             self._forget_ended_queries()
             running = [each for each in self._queries if each.rejection is None]

@@ -98,7 +98,7 @@ class Running(set[str]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queries = StartedQueries(lambda: self)
+        self.queries = StartedQueries(lambda: self, jvm=None)
 
     def start(self, plan: Node, name: str | None = "q", run: str = "run") -> None:
         self.add(run)
