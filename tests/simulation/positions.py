@@ -87,7 +87,8 @@ class Partition:
         unrepaired: whether nothing repairs the commit before the next one: it fell without a tag, or was deleted.
         owner: the member that owns the partition and knows that.
         owned_since: when that began.
-        removed: the processes that the group has removed since they started.
+        revoked: whether the owner was told to give the partition up.
+        given_up: the processes that were told so, or that the group has removed.
     """
 
     done: set[int] = field(default_factory=set)
@@ -99,7 +100,8 @@ class Partition:
     unrepaired: bool = False
     owner: str = ""
     owned_since: float = 0.0
-    removed: set[str] = field(default_factory=set)
+    revoked: bool = False
+    given_up: set[str] = field(default_factory=set)
 
     def forget_commit(self) -> None:
         """The group has no position any more."""
@@ -112,15 +114,16 @@ class Partition:
     def owed(self, life: str) -> set[int]:
         """What a process has read and completed, and has still to commit.
 
-        A process that the group has removed may plan a batch before it knows that. When it owns the partition again,
-        the group's position decides where it starts, and that may be before what the batch has read.
+        A batch may outlast the ownership in which it was planned: because the group has removed the process, which did
+        not know that, or a revocation has timed out. When the process owns the partition again, the group's position
+        decides where it starts, and that may be before what the batch has read.
         """
         if self.committed is None or self.unrepaired:
             return set()
         found: set[int] = set()
         for offset, batch in self.reads.items():
             is_its_own = batch.life == life and batch.done and not batch.lost
-            started_again = batch.planned_at < self.owned_since and life in self.removed
+            started_again = batch.planned_at < self.owned_since and life in self.given_up
             if is_its_own and not started_again and not self.is_committed(offset):
                 found.add(offset)
         return found

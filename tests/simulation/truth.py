@@ -150,7 +150,7 @@ class Truth:
         self.batches[query.name].lose(self.run.now)
         for _, at in self.positions.items():
             if query.alive:
-                at.removed.add(query.process.name)
+                at.given_up.add(query.process.name)
             for batch in at.reads.values():
                 if batch.query is query:
                     batch.lose(self.run.now)
@@ -294,6 +294,7 @@ class Truth:
         if api in ("SyncGroup", "ConsumerGroupHeartbeat") and not response.error_code:
             owned = {self.positions.key(*tp) for tp in self.membership.owners(request.member_id)}
             self._owned(request.member_id, owned)
+            self._revoked(process, request.member_id, owned)
             if owned or response.assignment is not None:
                 self.resets.assigned(self.queries[query_name(process)], owned, self.run.now)
 
@@ -303,7 +304,15 @@ class Truth:
             at = self.positions.at(key)
             if at.owner != member:
                 self.contract.check_handover(key, member)
-                at.owner, at.owned_since = member, self.run.now
+            if at.owner != member or at.revoked:
+                at.owner, at.owned_since, at.revoked = member, self.run.now, False
+
+    def _revoked(self, process: Process, member: str, owned: set[Key]) -> None:
+        """A member has been told what it does not own any more."""
+        for key, at in self.positions.items():
+            if at.owner == member and key not in owned:
+                at.revoked = True
+                at.given_up.add(process.name)
 
     def _committed(self, process: Process, request: Any, response: Any) -> None:
         query = self.queries.get(query_name(process))
