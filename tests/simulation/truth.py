@@ -294,7 +294,9 @@ class Truth:
         if api in ("SyncGroup", "ConsumerGroupHeartbeat") and not response.error_code:
             owned = {self.positions.key(*tp) for tp in self.membership.owners(request.member_id)}
             self._owned(request.member_id, owned)
-            self._revoked(process, request.member_id, owned)
+            leaves = api == "ConsumerGroupHeartbeat" and request.member_epoch < 0
+            if not leaves:
+                self._revoked(process, request.member_id, owned)
             if owned or response.assignment is not None:
                 self.resets.assigned(self.queries[query_name(process)], owned, self.run.now)
 
