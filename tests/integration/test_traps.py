@@ -3,6 +3,7 @@ some of these warnings."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,7 @@ def test_a_stream_that_is_joined_with_itself_ends_before_it_joins_the_group_and_
 
 
 @pytest.mark.core
-def test_a_new_checkpoint_with_the_output_directory_of_another_one_ends_the_query_before_rows_are_dropped(
+def test_a_checkpoint_behind_the_output_directory_ends_the_query_before_rows_are_dropped(
     spark: SparkSession, kafka: EmbeddedKafka, load: Load, group: str, name: str, tmp_path: Path
 ) -> None:
     rows, begun = tmp_path / "rows", []
@@ -100,13 +101,20 @@ def test_a_new_checkpoint_with_the_output_directory_of_another_one_ends_the_quer
 
     assert start("first") is None
     assert spark.read.parquet(str(rows)).count() == 20
-    assert start("first") is None, "the same checkpoint"
     error = str(start("second", "other"))
     assert f"[INVALID_OPTION] The checkpoint of the query {begun[-1].id} is new, but its output directory" in error
-    assert f"{rows} has batches of another checkpoint, up to number 0. Spark's file sink would drop" in error
+    assert f"{rows} has batches up to number 0. Spark's file sink would drop" in error
     assert kafka.group_state("other") == "Dead"
     assert start("third", "other", tmp_path / "new rows") is None
     assert spark.read.parquet(str(tmp_path / "new rows")).count() == 20
+
+    shutil.copytree(tmp_path / "first", tmp_path / "backup")
+    fill(kafka, name, 5)
+    assert start("first") is None, "a restart"
+    assert spark.read.parquet(str(rows)).count() == 40
+    assert f"ends with batch 0, but its output directory file:{rows} has batches up to number 1." in str(
+        start("backup")
+    )
 
 
 ALL = "SELECT * FROM"

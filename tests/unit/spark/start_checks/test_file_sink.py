@@ -1,4 +1,4 @@
-"""File sinks whose directory has batches of another checkpoint, without Spark.
+"""File sinks whose directory has batches that the checkpoint lacks, without Spark.
 
 ``tests/integration/test_traps.py`` has real queries.
 """
@@ -15,8 +15,8 @@ from spark_group_source.spark.start_checks.file_sink import skips_batches
 SINK = "FileSink[s3a://lake/orders [new]]"
 
 
-def query(sink: str = SINK, *, has_batches: bool = False) -> Any:
-    latest = SimpleNamespace(isEmpty=lambda: not has_batches)
+def query(sink: str = SINK, planned: int | None = None) -> Any:
+    latest = SimpleNamespace(isEmpty=lambda: planned is None, get=lambda: planned)
     state = SimpleNamespace(newHadoopConf=lambda: "settings")
     session = SimpleNamespace(sessionState=lambda: state)
     execution = SimpleNamespace(
@@ -44,25 +44,30 @@ def jvm(*names: str, exists: bool = True) -> Any:
     ("names", "last"),
     [(["0"], 0), (["8", "9.compact", "10", "7"], 10), (["9.compact"], 9), (["2", ".11.crc", ".12.tmp", "12.tmp"], 2)],
 )
-def test_a_new_checkpoint_in_a_directory_with_batches_is_rejected(names: list[str], last: int) -> None:
+def test_a_new_checkpoint_with_a_directory_that_has_batches_is_rejected(names: list[str], last: int) -> None:
     rejection = skips_batches(query(), jvm(*names), "orders")
     assert rejection is not None
-    assert (
-        "The checkpoint of the query orders is new, but its output directory s3a://lake/orders [new] has"
-        in rejection[0]
-    )
-    assert f"up to number {last}." in rejection.happened
+    begins = "The checkpoint of the query orders is new, but its output directory s3a://lake/orders [new] has batches"
+    assert rejection.happened.startswith(f"{begins} up to number {last}.")
+
+
+def test_a_restored_checkpoint_whose_next_batches_the_directory_has_is_rejected() -> None:
+    rejection = skips_batches(query(planned=4), jvm("3", "4", "5"), "orders")
+    assert rejection is not None
+    assert "ends with batch 4, but its output directory" in rejection.happened
+    assert "up to number 5. Spark's file sink would drop" in rejection.happened
 
 
 @pytest.mark.parametrize(
     ("started", "seen"),
     [
-        (query(has_batches=True), jvm("0")),
+        (query(planned=5), jvm("3", "4")),
+        (query(planned=5), jvm("5")),
         (query("org.apache.spark.sql.execution.streaming.ConsoleTable$"), jvm("0")),
         (query(), jvm()),
         (query(), jvm("0", exists=False)),
     ],
-    ids=["the checkpoint has batches", "no file sink", "an empty log", "a new directory"],
+    ids=["a restart", "a batch that was written and not completed", "no file sink", "an empty log", "a new directory"],
 )
 def test_other_queries_may_run(started: Any, seen: Any) -> None:
     assert skips_batches(started, seen, "orders") is None
