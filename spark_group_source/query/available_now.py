@@ -37,7 +37,7 @@ from spark_group_source.text import some
 from spark_group_source.wire.leaders import HEALED_BY_NEW_METADATA
 from spark_group_source.wire.metadata import Topic, partitions_of
 from spark_group_source.wire.offset_lookup import ListedOffsets, list_offsets
-from spark_group_source.wire.stale_metadata import EveryBroker, topics_unknown_to_all
+from spark_group_source.wire.stale_metadata import CONFIRM_TIMEOUT, EveryBroker, topics_unknown_to_all
 
 log = logging.getLogger(__name__)
 
@@ -131,10 +131,11 @@ class AvailableNowTarget:
             BrokerUnavailable, DeadlineExceeded: not every partition has returned its end offset in time.
         """
         deadline = Deadline.after(TARGET_TIMEOUT, self._clock)
-        unknown_until = deadline.at_most(UNKNOWN_TIMEOUT)
+        unknown_until, confirmed_until = deadline.at_most(UNKNOWN_TIMEOUT), deadline.at_most(CONFIRM_TIMEOUT)
         while self._target is None:
             try:
-                ends = self._look_up_ends(owned, deadline.at_most(LOOKUP_TIMEOUT), unknown_until)
+                topics = self._find_topics(deadline.at_most(LOOKUP_TIMEOUT), confirmed_until)
+                ends = self._look_up_ends(topics, owned, deadline.at_most(LOOKUP_TIMEOUT), unknown_until)
                 to_read = without_left_out(frozenset(ends))
                 self._target = {tp: end for tp, end in ends.items() if tp in to_read}
             except RetriableError as error:
@@ -291,11 +292,18 @@ class AvailableNowTarget:
         time.sleep(self._interval)
         self._interval = min(self._interval * 2, POLL_INTERVALS[1])
 
+    def _find_topics(self, deadline: Deadline, confirmed_until: Deadline) -> dict[str, Topic]:
+        """The subscribed topics. Until ``confirmed_until``, one broker of several is not enough to know them."""
+        every_broker = EveryBroker(self._cluster)
+        topics = self._settings.subscription.find(every_broker, deadline)
+        if not every_broker.confirmed and not confirmed_until.expired():
+            raise BrokerUnavailable("Only one broker says which partitions exist, and its metadata may be old.")
+        return topics
+
     def _look_up_ends(
-        self, owned: Partitions, deadline: Deadline, unknown_until: Deadline
+        self, topics: Mapping[str, Topic], owned: Partitions, deadline: Deadline, unknown_until: Deadline
     ) -> dict[TopicPartition, int]:
         """The end offset of every subscribed partition; unknown ones are an error before ``unknown_until``."""
-        topics = self._settings.subscription.find(EveryBroker(self._cluster), deadline)
         unknown = _unknown_topics(topics)
         partitions = partitions_of(topics.values()) | without_topics(owned, unknown)
         found = self._list_offsets(partitions, LATEST, deadline)

@@ -22,7 +22,7 @@ from spark_group_source.options.offset_specs import EndSpec, FromCommitted, Offs
 from spark_group_source.options.source_options import SourceOptions, batch_end, batch_start
 from spark_group_source.query.permissions import TopicPermissions
 from spark_group_source.query.start_specs import check_names, raise_or_clamp, resolve_spec
-from spark_group_source.query.topic_validator import TopicValidator
+from spark_group_source.query.topic_validator import RETRY_INTERVAL, TopicValidator
 from spark_group_source.text import names, some
 from spark_group_source.wire.any_broker import MIN_BROKER_TIMEOUT
 from spark_group_source.wire.cluster import Cluster
@@ -30,6 +30,7 @@ from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.leader_epochs import UNDEFINED_EPOCH_OFFSET, EpochEndOffset, current_epoch_end_offsets
 from spark_group_source.wire.metadata import Topic, partitions_of
 from spark_group_source.wire.offset_lookup import list_offsets
+from spark_group_source.wire.stale_metadata import CONFIRM_TIMEOUT
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class _BatchQuery:
     def ranges(self) -> list[OffsetRange]:
         options = self._options
         subscription = options.group.subscription
-        topics = TopicValidator(self._cluster, subscription, self._fetch.fail_on_data_loss, self._clock).find(logged=())
+        topics = self._topics()
         partitions = partitions_of(topics.values())
         permissions = TopicPermissions(subscription, self._cluster.options, self._clock)
         partitions = permissions.without_left_out(partitions, self._cluster, self._deadline)
@@ -81,6 +82,17 @@ class _BatchQuery:
         if not partitions:
             return []
         return self._ranges(start, end, partitions, topics)
+
+    def _topics(self) -> dict[str, Topic]:
+        """The topics to read. One broker of several is not enough to know them, unless the others stay silent."""
+        subscription = self._options.group.subscription
+        confirmed_until = self._deadline.at_most(CONFIRM_TIMEOUT)
+        while True:
+            validator = TopicValidator(self._cluster, subscription, self._fetch.fail_on_data_loss, self._clock)
+            topics = validator.find(logged=())
+            if validator.confirmed or confirmed_until.expired():
+                return topics
+            time.sleep(RETRY_INTERVAL)
 
     def _ranges(
         self, start: StartSpec, end: EndSpec, partitions: Partitions, topics: Mapping[str, Topic]

@@ -44,6 +44,11 @@ CONFIRMING_ANSWERS = 2
 """Number of brokers that must answer before a topic or partition counts as gone or new, unless the cluster has
 fewer."""
 
+CONFIRM_TIMEOUT = 15.0
+"""Maximum seconds to wait for these answers, where what exists is determined only once. After that, the metadata of one
+broker has to do, even if it is old. Kafka removes a dead broker from metadata after 9 s
+(``broker.session.timeout.ms``), and fewer brokers have to answer then."""
+
 
 def is_confirmed(answers: int, brokers: int) -> bool:
     """Whether this number of ``answers`` is enough, in a cluster of ``brokers`` brokers, to know what exists."""

@@ -33,6 +33,7 @@ from spark_group_source.query.offset_tracker import UNDECIDED
 from spark_group_source.wire.identity import ClusterIdentity
 from spark_group_source.wire.metadata import Metadata, Topic
 from spark_group_source.wire.offset_lookup import ListedOffsets
+from spark_group_source.wire.stale_metadata import CONFIRM_TIMEOUT
 from spark_group_source.wire.wire_options import WireOptions
 from tests.unit.hand_clock import Hand
 
@@ -56,6 +57,11 @@ class World:
         self.missing: set[TopicPartition] = set()
         self.silent: set[TopicPartition] = set()
         self.topic_error = 0
+        self.lagging: set[TopicPartition] = set()
+        """Partitions that broker 0 does not know yet."""
+        self.brokers = [0]
+        self.silent_until = {0: 0.0, 1: 0.0}
+        """When each broker answers again."""
         self.looks = 0
         self.group: GroupDescription | RequestFailed = GroupDescription("Stable", "range", ())
         self.markers: dict[TopicPartition, set[int]] = {}
@@ -70,14 +76,20 @@ class World:
 
     def metadata(self, *_: Any) -> Metadata:
         self.looks += 1
-        partitions = {} if self.topic_error else {tp.partition: 1 for tp in self.logs}
+        return self._known_to(0)
+
+    def _known_to(self, broker: int) -> Metadata:
+        known = self.logs.keys() - (self.lagging if broker == 0 else set())
+        partitions = {} if self.topic_error else {tp.partition: 1 for tp in known}
         return Metadata({}, {"t": Topic("t", "id", partitions, error=self.topic_error)})
 
     def broker_ids(self) -> list[int]:
-        return [0]
+        return self.brokers
 
     def metadata_from(self, broker: int, *_: Any) -> Metadata:
-        return self.metadata()
+        if self.hand.now < self.silent_until[broker]:
+            raise BrokerUnavailable("No answer.")
+        return self._known_to(broker)
 
     def describe(self, _: Any) -> GroupDescription | RequestFailed:
         return self.group
@@ -501,3 +513,16 @@ def test_the_lookup_of_the_target_is_retried_for_a_limited_time(world: World) ->
         make(world).set_once()
     assert world.looks > 10
     assert available_now.TARGET_TIMEOUT - 2 < world.hand.now <= available_now.TARGET_TIMEOUT
+
+
+@pytest.mark.parametrize(("silent_until", "partitions"), [(0.0, {A, B}), (14.0, {A, B}), (1000.0, {A})])
+def test_one_broker_of_several_is_not_enough_to_know_which_partitions_exist_unless_the_others_stay_silent(
+    world: World, silent_until: float, partitions: set[TopicPartition]
+) -> None:
+    world.brokers, world.lagging, world.silent_until[1] = [0, 1], {B}, silent_until
+    target = make(world)
+    target.set_once()
+    assert target.partitions == partitions
+    assert world.hand.now <= CONFIRM_TIMEOUT + 2
+    if silent_until:
+        assert world.hand.now >= min(silent_until, CONFIRM_TIMEOUT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -229,6 +230,32 @@ def test_a_group_that_may_not_be_read_is_an_error_at_once(fake: FakeKafka) -> No
     fake.next("OffsetFetch", Fault(error=30))
     with pytest.raises(GroupError, match="READ on the group"):
         planned(fake, startingOffsets="committed")
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_lone_lagging_broker_is_not_believed_about_which_partitions_exist_unless_the_other_stays_silent(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """Broker 1 does not know the topic's second partition, and broker 2 is silent for a while or for good."""
+    monkeypatch.setattr(batch_query, "CONFIRM_TIMEOUT", 60.0 if answers else 2.0)
+    monkeypatch.setattr("spark_group_source.wire.stale_metadata.ANSWER_TIMEOUT", 0.2)
+    with FakeKafka(brokers=2) as fake:
+        fake.create_topic("t", partitions=1)
+        fake.freeze_metadata(1)
+        fake.create_topic("t", partitions=2)
+        fake.produce("t", ["x"], 0)
+        fake.produce("t", ["x", "y"], 1)
+        silent = Fault(silent=True, broker=2)
+        for api in ("Metadata", "ApiVersions"):
+            fake.next(api, silent, times=1000)
+        options = {"kafka.bootstrap.servers": f"127.0.0.1:{fake.brokers[1].port}"}
+        if answers:
+            threading.Timer(1.0, fake.clear_faults).start()
+        found = planned(fake, **options)
+    expected = {"t-0": (0, 1)}
+    if answers:
+        expected["t-1"] = (0, 2)
+    assert found == expected
 
 
 def test_a_pattern_without_matches_reads_nothing_and_warns(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
