@@ -16,6 +16,7 @@ from spark_group_source.group.coordinator import Result, retry_until_response
 from spark_group_source.group.description import GroupDescription
 from spark_group_source.group.membership import RequestFailed
 from spark_group_source.lag.ages import OldestRecords
+from spark_group_source.lag.group_ids import list_groups
 from spark_group_source.lag.model import Sample
 from spark_group_source.offsets import LATEST, TopicPartition
 from spark_group_source.options.parsing import parse_options
@@ -110,6 +111,11 @@ class GroupLagClient:
         """
         deadline = Deadline.after(self._timeout)
         return _retry_until_response(lambda: self._offsets.describe(deadline), deadline)
+
+    def group_ids(self) -> set[str]:
+        """Returns the ids of the cluster's groups that this principal may describe, without those whose brokers do not
+        answer in time."""
+        return list_groups(self._cluster, Deadline.after(self._timeout))
 
     def close(self) -> None:
         """Closes the connections."""

@@ -17,6 +17,7 @@ from spark_group_source.lag.client import GroupLagClient
 from spark_group_source.lag.model import LagReport, Rates, Sample
 from spark_group_source.lag.rate_window import RateWindow
 from spark_group_source.offsets import TopicPartition
+from spark_group_source.spelling import nearest
 from spark_group_source.text import names, printable
 
 Table = Sequence[tuple[object, ...]]
@@ -86,9 +87,20 @@ def snapshot(client: GroupLagClient) -> Snapshot:
     if not seen.exists():
         raise GroupSourceError(
             f"The group '{client.group}' does not exist: it has no members and no committed offsets.",
-            "Its query has not started yet, or the group id is wrong.",
+            _existing_groups(client) + "Its query has not started yet, or the group id is wrong.",
         )
     return seen
+
+
+def _existing_groups(client: GroupLagClient) -> str:
+    """A sentence about the groups that exist, for the error; empty if none is known."""
+    groups = client.group_ids() - {client.group}
+    if not groups:
+        return ""
+    meant = nearest(client.group, groups)
+    if meant is not None:
+        return f"Did you mean '{printable(meant)}'? "
+    return f"This cluster has the groups {names(groups)}. "
 
 
 def watch(

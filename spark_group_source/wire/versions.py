@@ -38,11 +38,15 @@ KNOWN = {
     ApiKey.LeaveGroup: (2, 5, 2),
     ApiKey.SyncGroup: (2, 5, 2),
     ApiKey.DescribeGroups: (1, 5, 2),
+    ApiKey.ListGroups: (1, 4, 2),
     ApiKey.SaslHandshake: (1, 1, NEVER),
     ApiKey.SaslAuthenticate: (0, 2, NEVER),
 }
 
-OPTIONAL = {ApiKey.OffsetForLeaderEpoch, ApiKey.DescribeGroups, ApiKey.SaslHandshake, ApiKey.SaslAuthenticate}
+OPTIONAL = {
+    *(ApiKey.OffsetForLeaderEpoch, ApiKey.DescribeGroups, ApiKey.ListGroups),
+    *(ApiKey.SaslHandshake, ApiKey.SaslAuthenticate),
+}
 """Requests that a query can do without."""
 
 FETCH_BY_TOPIC_ID = 13

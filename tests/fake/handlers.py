@@ -244,6 +244,12 @@ class RequestHandlers:
         error_code = error or self._coordinator_error(name, node)
         fill(response, groups=[self._current(name).describe(name, error_code)])
 
+    def _ListGroups(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
+        groups = []
+        if node == self.coordinator:
+            groups = [{"group_id": name, "protocol_type": "consumer"} for name in self._groups]
+        fill(response, error_code=error, groups=groups)
+
     def _OffsetCommit(self, request: Any, response: Any, node: int, error: int) -> None:  # noqa: N802
         group, topics = self._current(request.group_id), self._view(node).topics
         by_id = request.version >= 10

@@ -21,7 +21,8 @@ KINDS = (
     *(consumer.JoinGroupRequest, consumer.SyncGroupRequest, consumer.HeartbeatRequest, consumer.LeaveGroupRequest),
     *(consumer.OffsetCommitRequest, consumer.OffsetFetchRequest),
     *(consumer.ListOffsetsRequest, consumer.OffsetForLeaderEpochRequest, consumer.FetchRequest),
-    *(admin.DescribeGroupsRequest, ConsumerGroupHeartbeatRequest, ConsumerGroupDescribeRequest),
+    *(admin.DescribeGroupsRequest, admin.ListGroupsRequest),
+    *(ConsumerGroupHeartbeatRequest, ConsumerGroupDescribeRequest),
     *(sasl.SaslHandshakeRequest, sasl.SaslAuthenticateRequest),
 )
 REQUESTS = {each.API_KEY: each for each in KINDS}

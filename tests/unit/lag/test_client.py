@@ -7,9 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from spark_group_source.errors import BrokerUnavailable, GroupError, OptionError
+from spark_group_source.errors import BrokerUnavailable, GroupError, GroupSourceError, OptionError
 from spark_group_source.group.description import GroupDescription
 from spark_group_source.lag.client import GroupLagClient
+from spark_group_source.lag.group_report import snapshot
 from spark_group_source.lag.model import Sample
 from tests.fake import FakeKafka, Fault
 from tests.fake.classic_group import FakeMember
@@ -100,6 +101,27 @@ def test_a_coordinator_that_keeps_rejecting_requests_is_an_error_that_says_why(f
         fake.next("OffsetFetch", Fault(error=14), times=1000)
         with pytest.raises(BrokerUnavailable, match="coordinator"):
             group.sample()
+
+
+@pytest.mark.parametrize(
+    ("group", "suggestion"),
+    [
+        ("order-to-lake", "Did you mean 'orders-to-lake'?"),
+        ("nobody", "This cluster has the groups g, orders-to-lake. Its query has not started yet"),
+    ],
+)
+def test_the_error_of_a_group_that_does_not_exist_names_those_that_do(
+    fake: FakeKafka, group: str, suggestion: str
+) -> None:
+    fake.commit("orders-to-lake", {("t", 0): 4})
+    with closing(client(fake, **{"kafka.group.id": group})) as other:
+        with pytest.raises(GroupSourceError) as raised:
+            snapshot(other)
+        assert suggestion in str(raised.value)
+        fake.next("ListGroups", Fault(drop="before"), times=10)
+        with pytest.raises(GroupSourceError) as raised:
+            snapshot(other)
+    assert "no committed offsets. Its query has not started yet" in str(raised.value)
 
 
 def test_members_and_their_partitions_are_described(fake: FakeKafka) -> None:

@@ -101,7 +101,7 @@ def test_a_request_without_a_common_version_is_not_sent_and_the_connection_stays
     [
         (releases.kafka(2, 1), set[ApiKey]()),
         (releases.kafka(4, 1), set[ApiKey]()),
-        (releases.EVENT_HUBS_2026, {ApiKey.Fetch, ApiKey.DescribeGroups}),
+        (releases.EVENT_HUBS_2026, {ApiKey.Fetch, ApiKey.DescribeGroups, ApiKey.ListGroups}),
     ],
     ids=["2.1", "4.1", "Event Hubs"],
 )
