@@ -35,8 +35,8 @@ MOST_S = 30.0
 EACH = 10
 APIS: dict[str, int] = {each.__name__.removesuffix("Request"): key for key, each in REQUESTS.items()}
 """API key of each request name."""
-NO_STEP = {"DescribeGroups", "OffsetForLeaderEpoch", "SaslHandshake", "SaslAuthenticate"}
-"""Requests only of manual assignment, after a change of leader, or for authentication."""
+NO_STEP = {"DescribeGroups", "ListGroups", "OffsetForLeaderEpoch", "SaslHandshake", "SaslAuthenticate"}
+"""Requests only of manual assignment, of lag lookups, after a change of leader, or for authentication."""
 OF_CONSUMER = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe"}
 ON_SOCKETS = {"ApiVersions", "Fetch"}
 """In virtual time no task fetches, and nobody asks for versions."""

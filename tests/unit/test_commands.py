@@ -262,7 +262,11 @@ def test_report_prints_where_its_page_is(fake: FakeKafka, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
-        (["--group", "nobody"], 1, "committed offsets. Its query has not started yet, or the group id is wrong."),
+        (
+            ["--group", "nobody"],
+            1,
+            "has the groups orders-to-lake. Its query has not started yet, or the group id is wrong.",
+        ),
         (["--option", "kafka.sasl.mechanism=NO"], 2, "kafka.sasl.mechanism"),
         (["--bootstrap-servers", "nonsense"], 2, "host:port"),
     ],
