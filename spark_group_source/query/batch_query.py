@@ -86,9 +86,9 @@ class _BatchQuery:
     def _topics(self) -> dict[str, Topic]:
         """The topics to read. One broker of several is not enough to know them, unless the others stay silent."""
         subscription = self._options.group.subscription
+        validator = TopicValidator(self._cluster, subscription, self._fetch.fail_on_data_loss, self._clock)
         confirmed_until = self._deadline.at_most(CONFIRM_TIMEOUT)
         while True:
-            validator = TopicValidator(self._cluster, subscription, self._fetch.fail_on_data_loss, self._clock)
             topics = validator.find(logged=())
             if validator.confirmed or confirmed_until.expired():
                 return topics
