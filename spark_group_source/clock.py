@@ -71,6 +71,10 @@ class Deadline:
         """Returns the earlier of this deadline and ``seconds`` from now."""
         return Deadline(min(self.at, self.clock() + seconds), self.clock, self.wakeup)
 
+    def share(self, parts: int) -> Deadline:
+        """Returns the deadline of one of ``parts`` equal parts of the time left, which begins now."""
+        return self.at_most(self.remaining() / parts)
+
 
 WARN_EVERY = 60.0
 """Seconds between two warnings about a problem that lasts."""

@@ -21,10 +21,10 @@ def list_groups(cluster: Cluster, deadline: Deadline) -> set[str]:
     """
     found: set[str] = set()
     with contextlib.suppress(GroupSourceError):  # then the brokers known so far are asked
-        cluster.metadata((), deadline.at_most(deadline.remaining() / 2))
+        cluster.metadata((), deadline.share(2))
     brokers = cluster.broker_ids()
     for asked, broker_id in enumerate(brokers):
-        share = deadline.at_most(deadline.remaining() / (len(brokers) - asked))
+        share = deadline.share(len(brokers) - asked)
         try:
             response = cluster.connection(broker_id, share).call(_request(), share)
         except GroupSourceError as error:

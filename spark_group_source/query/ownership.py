@@ -238,7 +238,7 @@ class AssignedPartitions:
     def _try_last_commit(self, me: Membership, clients: KafkaClients, deadline: Deadline) -> bool:
         """Tries the last commits once. Returns whether they succeeded, or whether no further try would help."""
         try:
-            return self._commit_and_verify(me, clients, deadline.at_most(deadline.remaining() / 2))
+            return self._commit_and_verify(me, clients, deadline.share(2))
         except CommitFailed:  # the limit of onCommitFailure, but the query ends in any case
             return False
         except GroupSourceError as error:

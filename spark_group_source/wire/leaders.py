@@ -79,7 +79,7 @@ def send_to_leaders(
         if sent:
             shares += 1  # for the responses
         try:
-            share = deadline.at_most(deadline.remaining() / shares)
+            share = deadline.share(shares)
             connection = cluster.connection(leader, share, purpose)
             connection.send(build_request(part), share)
             sent.append((connection, part))

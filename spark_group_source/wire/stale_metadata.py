@@ -74,9 +74,9 @@ def metadata_from_each(
         brokers = cluster.broker_ids()
     for tried, broker in enumerate(brokers):
         answer: Metadata | GroupSourceError
-        share = min(deadline.remaining() / (len(brokers) - tried), timeout)
+        share = deadline.share(len(brokers) - tried)
         try:
-            answer = cluster.metadata_from(broker, topics, deadline.at_most(share))
+            answer = cluster.metadata_from(broker, topics, share.at_most(timeout))
         except (BrokerUnavailable, DeadlineExceeded, ProtocolError) as error:
             answer = error
         yield broker, answer
