@@ -266,9 +266,8 @@ class Contract:
             return
         if query.name not in resets.left and not self.membership.members() and not self._others_read(query):
             raise Broken(f"I10: the run of {query.name} ends, and resets nothing")
-        for key in resets.left.get(query.name, ()):
-            at = self.positions.at(key)
-            if self.membership.query(at.owner) is query and at.owned_since < self.run.now - SETTLED:
+        for key in resets.owed(query):
+            if self._owned_before(query, self.positions.at(key), self.run.now):
                 raise Broken(f"I10: the run of {query.name} ends, and {key[1]} is not reset")
 
     def _others_read(self, query: Query) -> bool:

@@ -348,7 +348,7 @@ class Truth:
     def _accepted(self, query: Query, what: str, key: Key, member: str, part: Any) -> None:
         """The group has a commit."""
         at, offset = self.positions.at(key), part.committed_offset
-        self.resets.moved(query, key, at, offset)
+        self.resets.committed(query, key, at, offset)
         alone = self.started_alone.pop((query.name, key), None)
         if at.committed is None:
             self._starts(query, key, offset)
