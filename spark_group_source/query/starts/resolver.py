@@ -28,17 +28,13 @@ from spark_group_source.offsets import (
     TopicPartition,
     topics_of,
 )
-from spark_group_source.options.source_options import SourceOptions, given_start, start_setting, stream_start
+from spark_group_source.options.source_options import SourceOptions, given_start, start_setting
 from spark_group_source.query.offset_history import LoggedOffsets
 from spark_group_source.query.offset_tracker import OffsetTracker
 from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.starts.callback import starting_offsets_callback
-from spark_group_source.query.starts.other_commits import (
-    CommitWarnings,
-    check_prior_commits,
-    log_unused_start,
-    warn_if_read_by_others,
-)
+from spark_group_source.query.starts.new_checkpoint import NewCheckpoint
+from spark_group_source.query.starts.other_commits import CommitWarnings, warn_if_read_by_others
 from spark_group_source.query.starts.pinned import PinnedStarts, with_added
 from spark_group_source.query.starts.restored_checkpoint import RestoredCheckpoint
 from spark_group_source.query.starts.rules import (
@@ -87,8 +83,7 @@ class StartOffsetResolver:
     neither a commit nor a logged batch decides.
 
     ``_replayed`` has the ranges that Spark has just replayed, as :func:`.rules.resume_at` gets them. A partition is
-    removed when it starts, because from then on its commits are this query's own. ``_unchecked_commits`` are the
-    partitions of a new checkpoint whose commits are still to be checked.
+    removed when it starts, because from then on its commits are this query's own.
     """
 
     def __init__(self, options: SourceOptions, tracker: OffsetTracker, clock: Clock = monotonic) -> None:
@@ -99,9 +94,9 @@ class StartOffsetResolver:
         self._group_id = options.group.group_id
         self._callback = starting_offsets_callback(options.starting_offsets_callback)
         self._restored = RestoredCheckpoint(self._group_id, options.restored_checkpoint)
+        self._new_checkpoint = NewCheckpoint(options)
         self._warnings = CommitWarnings(self._group_id)
         self._replayed: dict[TopicPartition, OffsetRange] = {}
-        self._unchecked_commits: Partitions = frozenset()
 
     def restore(
         self,
@@ -133,12 +128,11 @@ class StartOffsetResolver:
         added = existing
         if not logged.is_empty:
             added = self._added(logged, existing)
-        elif not self._options.reset_offsets_on_start:
-            self._unchecked_commits = frozenset(existing)
         offsets = with_added(logged.pinned_starts, self._pinned_now(added, clients, confirmed=confirmed))
         if not logged.is_empty:  # partitions that were added since the first start did not exist then
             self.starting_offsets.confirmed = True
         self._tracker.restore(logged, self._pinned(logged, offsets))
+        self._new_checkpoint.restore(logged, existing)
         self._warnings.restore(logged)
         if replayed:
             now = round(time.time() * 1000)
@@ -271,18 +265,12 @@ class StartOffsetResolver:
         self, partitions: Partitions, me: Membership, clients: KafkaClients, deadline: Deadline
     ) -> tuple[Commits, Partitions]:
         """The group's commits of these partitions, and the partitions whose commits the coordinator does not return
-        now.
-
-        At the first assignment of a new checkpoint, this also checks the commits of partitions that other members own.
-        If the query gets such a partition later, nothing shows whether its commit is older than the query.
+        now. Checks those of a new checkpoint on the way.
         """
-        unchecked = self._unchecked_commits
+        unchecked = self._new_checkpoint.unchecked
         failures: dict[TopicPartition, RequestFailed] = {}
         commits = _answered(clients.offsets.committed(partitions | unchecked, deadline, me, failures))
-        if unchecked:
-            check_prior_commits(stream_start(self._options), commits, self._group_id)
-            log_unused_start(self._options, unchecked & commits.keys(), self._group_id)
-        self._unchecked_commits = unchecked & failures.keys()
+        self._new_checkpoint.check(commits, failures)
         unknown = partitions & failures.keys()
         if unknown:
             self.unresolved.note(unknown, failures[min(unknown)].reason)
