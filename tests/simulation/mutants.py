@@ -703,4 +703,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a run ends before the first assignment of a query that moves back what it is assigned first",
         (Edit("self._tracker.was_assigned", "True", inside="_awaits_first_assignment"),),
     ),
+    Mutant(
+        "M63",
+        4,
+        "a static member keeps, and commits, what the group has assigned to others while it missed a generation",
+        (Edit("_has_missed_generation(...)", "False"),),
+    ),
 )

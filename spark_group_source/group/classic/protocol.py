@@ -63,7 +63,8 @@ class ClassicProtocol(GroupProtocol[ClassicMembership]):
         # On a slow network a heartbeat just before the session ends would arrive too late.
         interval = min(settings.heartbeat_interval, settings.session_timeout / 2)
         self._assignors = Assignors(settings.assignors, settings.wire.rack)
-        super().__init__(context, ClassicMembership(cooperative=self._assignors.cooperative), interval)
+        new = ClassicMembership(cooperative=self._assignors.cooperative, static=settings.instance_id is not None)
+        super().__init__(context, new, interval)
         self.state_machine = step
         self._requests = MembershipRequests(context.cluster, settings, context.timings)
         self.client = self._requests.client

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from spark_group_source.group import membership as common
 from spark_group_source.group.error_actions import ErrorAction
 from spark_group_source.group.membership import (
+    NO_GENERATION,
     Acknowledge,
     Action,
     AssignmentAnswered,
@@ -36,6 +37,8 @@ from spark_group_source.offsets import Partitions
 
 REBALANCE = "the group rebalances"
 """Why a member joins again after REBALANCE_IN_PROGRESS, which is no failure, so the log does not call it one."""
+
+MISSED_GENERATION = "the group has assigned partitions without this static member, which did not join in time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +93,11 @@ class Sync(Request):
 
 @dataclass(frozen=True, slots=True)
 class ClassicMembership(Membership):
-    """``cooperative``: the member keeps its partitions during a rebalance. ``syncing``: the member is in a new
-    generation, and waits for its assignment."""
+    """``cooperative``: the member keeps its partitions during a rebalance. ``static``: it has an instance id.
+    ``syncing``: the member is in a new generation, and waits for its assignment."""
 
     cooperative: bool = True
+    static: bool = False
     syncing: bool = False
 
 
@@ -116,6 +120,8 @@ def step(membership: ClassicMembership, event: Event, now: float, revocation_tim
             return replace(membership, session_ends=session_ends), []
         case Joined(sent_in=sent_in) if sent_in != membership.generation:
             return membership, []  # the partitions were lost meanwhile: a join follows, which does not claim them
+        case Joined(generation=generation) if _has_missed_generation(membership, generation):
+            return _acknowledge(common.lose(membership, MISSED_GENERATION))
         case Joined(member_id, generation):
             joined = replace(membership, phase=Phase.JOINING, syncing=True, member_id=member_id, generation=generation)
             return joined, [Sync()]
@@ -132,6 +138,17 @@ def step(membership: ClassicMembership, event: Event, now: float, revocation_tim
             return _request_failed(membership, event, now + revocation_timeout)
         case _:
             return _acknowledge(common.step(membership, event, now))
+
+
+def _has_missed_generation(membership: ClassicMembership, joined: int) -> bool:
+    """Whether the group had a generation between that of this member and the one that it has ``joined``.
+
+    Unlike other members, a static member stays in the group if it does not join in time, and the leader goes by what it
+    owned at its last join. So other members may own its partitions, and the next generation does not revoke them.
+    """
+    if not membership.static or membership.generation == NO_GENERATION:
+        return False
+    return joined > membership.generation + 1
 
 
 def _acknowledge(decided: Step) -> Step:

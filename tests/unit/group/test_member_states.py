@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from spark_group_source.group.classic import states as classic_states
 from spark_group_source.group.classic.states import (
+    MISSED_GENERATION,
     ClassicMembership,
     HeartbeatSucceeded,
     Join,
@@ -32,6 +34,7 @@ from spark_group_source.group.consumer.states import (
 from spark_group_source.group.error_actions import ErrorAction, error_action, fatal
 from spark_group_source.group.member import Member
 from spark_group_source.group.membership import (
+    NO_GENERATION,
     SESSION_TIMED_OUT,
     Action,
     Assigned,
@@ -226,6 +229,25 @@ def test_a_sync_without_a_response_leads_to_a_join_with_the_owned_partitions(act
         after, actions = run(before, RequestFailed(action, "why"))
         assert (after.phase, frozenset(after.owned)) == (Phase.JOINING, owned)
         assert actions == [AwaitBackoff(rediscover=action is ErrorAction.REDISCOVER), Join()]
+
+
+@pytest.mark.parametrize("in_flight", [frozenset(), BOTH], ids=["no batch", "a batch"])
+def test_a_static_member_that_missed_a_generation_has_lost_its_partitions(in_flight: Partitions) -> None:
+    """The group keeps it without a join, and others may own what it had. A join follows, which claims nothing."""
+    static = replace(classic(A, B), static=True)
+    member, _ = run(static, AwaitedChanged(in_flight), REBALANCE)
+    after, actions = run(member, Joined("m", 9, 7))
+    assert actions == [Lost(BOTH, MISSED_GENERATION), Join()]
+    assert (after.generation, dict(after.owned), after.member_id) == (NO_GENERATION, {}, "m")
+    again, actions = run(after, Joined("m", 11, NO_GENERATION), Synced(OF_A))
+    assert (dict(again.owned), actions) == ({A: 11}, [Assigned(OF_A)])
+
+
+@pytest.mark.parametrize(("static", "generation"), [(True, 7), (True, 8), (False, 9)])
+def test_a_member_that_missed_no_generation_keeps_its_partitions(static: bool, generation: int) -> None:
+    """A broker may return the present generation to a repeated join. It removes a dynamic member that joins late."""
+    member, _ = run(replace(classic(A, B), static=static), REBALANCE, Joined("m", generation, 7))
+    assert (member.syncing, frozenset(member.owned)) == (True, BOTH)
 
 
 def test_a_changed_subscription_starts_a_rejoin_only_when_stable() -> None:
