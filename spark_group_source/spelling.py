@@ -6,7 +6,7 @@ A suggestion must not reverse the meaning: ``maxOffsets`` is no suggestion for `
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 MAX_ERRORS = 2
 """Maximum number of missing, wrong, superfluous or swapped letters in a mistyped name."""
@@ -43,7 +43,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     close = []
     for candidate in candidates:
         errors = distance(typed, letters(candidate), allowed)
-        if errors <= allowed and not _contradict(name, candidate):
+        if errors <= allowed and not _contradict(name, candidate, errors):
             close.append((errors, candidate))
     if not close:
         return None
@@ -62,22 +62,24 @@ def completed_or_nearest(name: str, candidates: Iterable[str]) -> str | None:
     return longer[0]
 
 
-def _contradict(name: str, other: str) -> bool:
-    """Whether names mean different things: they differ in a digit, or one has the opposite of a word of the other."""
+def _contradict(name: str, other: str, errors: int) -> bool:
+    """Whether names that differ in ``errors`` letters may mean different things: they differ in a digit, or ``name`` is
+    at least as close to ``other`` with the opposite of one of its words.
+
+    Spark writes all names in lower case, so the words of ``name`` are unknown.
+    """
     if sorted(re.findall(r"\d", name)) != sorted(re.findall(r"\d", other)):
         return True
-    words, others = _words(name), _words(other)
-    only_in_name, only_in_other = words - others, others - words
-    for word, opposite in _OPPOSITES:
-        if word in only_in_name and opposite in only_in_other:
-            return True
-        if opposite in only_in_name and word in only_in_other:
-            return True
-    return False
+    typed = letters(name)
+    return any(distance(typed, letters(opposite), errors) <= errors for opposite in _opposites_of(other))
 
 
-def _words(name: str) -> set[str]:
-    return {word.lower() for word in _WORD.findall(name)}
+def _opposites_of(name: str) -> Iterator[str]:
+    """The name with one of its words replaced by the opposite."""
+    for match in _WORD.finditer(name):
+        for one, other in (*_OPPOSITES, *(pair[::-1] for pair in _OPPOSITES)):
+            if match[0].lower() == one:
+                yield name[: match.start()] + other + name[match.end() :]
 
 
 def distance(one: str, other: str, most: int) -> int:

@@ -64,7 +64,11 @@ KAFKA = (
     ),
     Family("the source does not support share groups", _REMOVE, "share.acknowledgement.mode"),
     Family("the source never creates a topic", _REMOVE, "allow.auto.create.topics"),
-    Family(_RENAMED, "Set 'includeInternalTopics'.", "exclude.internal.topics"),
+    Family(
+        "internal topics are excluded by default",
+        "Remove it, or set 'includeInternalTopics' to true to read internal topics, too.",
+        "exclude.internal.topics",
+    ),
     Family(
         "each call has its own timeout",
         "Set 'kafka.request.timeout.ms' or 'offsetCommit.timeoutMs'.",
@@ -182,6 +186,12 @@ OTHER_WORDS = (
         "topicpattern topic.pattern topicspattern topics.pattern topic.regex topics.regex topicregex pattern",
     ),
     Family(
+        "the source has no list of topics to leave out",
+        "Remove it, and set 'subscribePattern' to a pattern that does not match them.",
+        "topic.blacklist topic.denylist exclude.topics",
+    ),
+    Family("a query unsubscribes when it stops", _REMOVE, "unsubscribe"),
+    Family(
         _RENAMED,
         "Set 'kafka.bootstrap.servers'.",
         """brokers broker servers server broker.list brokerlist metadata.broker.list bootstrap bootstrap.brokers
@@ -194,7 +204,12 @@ OTHER_WORDS = (
         _RENAMED,
         "Set 'maxOffsetsPerTrigger'; for bytes set 'maxBytesPerTrigger'.",
         """maxrecordspertrigger maxrowspertrigger maxmessagespertrigger maxeventspertrigger maxoffsetsperbatch
-        maxrecordsperbatch maxratepertrigger maxrateperpartition maxrecords max.records batch.records""",
+        maxrecordsperbatch maxratepertrigger maxrecords max.records batch.records""",
+    ),
+    Family(
+        "the limits count the offsets of a batch, not those of a second",
+        "Set 'maxOffsetsPerTrigger', or 'targetBatchDuration'.",
+        "maxrateperpartition max.rate.per.partition",
     ),
     Family(
         _RENAMED,
@@ -413,7 +428,7 @@ CLIENTS = (
         api.version.fallback.ms api.version.auto.timeout.ms reconnect.backoff.jitter.ms enable.random.seed
         builtin.features client.software.name client.software.version internal.termination.signal
         coordinator.query.interval.ms group.protocol.type selector kafka.client legacy.iterator
-        topic.blacklist use.rdkafka default.topic.conf message.copy.max.bytes consume.callback.max.messages auto.start
+        use.rdkafka default.topic.conf message.copy.max.bytes consume.callback.max.messages auto.start
         consumer.id member.id generation.id offsets.channel.backoff.ms offsets.channel.socket.timeout.ms ssl.curves.list
         ssl.sigalgs.list ssl.providers ssl.engine.location ssl.engine.id ssl.ca.certificate.stores metrics.enabled""",
     ),

@@ -132,8 +132,12 @@ ANSWERS = {
     "kafka.max.poll.records": BUFFER,
     "kafka.interceptor.classes": "Transform the rows",
     "kafka.default.api.timeout.ms": "'kafka.request.timeout.ms'",
-    "kafka.exclude.internal.topics": "'includeInternalTopics'",
+    "kafka.exclude.internal.topics": "Remove it, or set 'includeInternalTopics' to true",
+    "excludeInternalTopics": "Remove it, or set 'includeInternalTopics' to true",
     "kafka.allow.auto.create.topics": "never creates",
+    "topic.blacklist": "'subscribePattern'",
+    "maxRatePerPartition": "not those of a second",
+    "unsubscribe": "when it stops",
     "kafka.metric.reporters": "progress",
     "ssl.truststore.password": "converts it to PEM",
     "kafka.ssl.keystore.password": "'kafka.ssl.key.password'",
@@ -333,12 +337,15 @@ TURNED = (("min", "max"), ("starting", "ending"), ("include", "exclude"), ("send
 
 @pytest.mark.parametrize("name", [option.name for option in OPTIONS])
 def test_no_suggestion_turns_the_meaning_round(name: str) -> None:
-    """An option with the opposite word gets no suggestion, also with a typing error in another word."""
+    """An option with the opposite word gets no suggestion, also with a typing error in another word. Spark writes the
+    names in lower case."""
     for one, opposite in (*TURNED, *(pair[::-1] for pair in TURNED)):
         turned = re.sub(rf"{one}(?![a-z])|{one}(?=[A-Z.]|store)", opposite, name)
-        for written in (turned, f"{turned}s", turned[:-1]):
+        if turned == name:
+            continue
+        for written in (turned, turned.lower(), f"{turned}s".lower(), turned[:-1].lower()):
             found = nearest(written, (option.name for option in OPTIONS))
-            if turned != name and found is not None:
+            if found is not None:
                 assert opposite in found.lower(), (written, found)
 
 
