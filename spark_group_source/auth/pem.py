@@ -18,8 +18,10 @@ CERTIFICATE = re.compile(r"(?:X509 |TRUSTED )?CERTIFICATE")
 PRIVATE_KEY = re.compile(r"(?:[A-Z0-9]+ )?PRIVATE KEY")
 """The labels of private keys: those of PKCS #8, and older ones such as ``RSA PRIVATE KEY``."""
 
-_BLOCK = re.compile(r"-----\s*BEGIN\s+([A-Z0-9\s]+?)\s*-----(.*?)-----\s*END\s+\1\s*-----", re.DOTALL)
-_BEGIN = re.compile(r"-----\s*BEGIN\s+([A-Z0-9\s]+?)\s*-----")
+_BLOCK = re.compile(r"-+\s*BEGIN\s+([A-Z0-9\s]+?)\s*-+(.*?)-+\s*END\s+\1\s*-{1,5}", re.DOTALL)
+"""As in Java, any number of hyphens, because copied text often lacks the first or the last one. The hyphens behind five
+may begin the next block: without line breaks, two markers have ten between them."""
+_BEGIN = re.compile(r"-+\s*BEGIN\s+([A-Z0-9\s]+?)\s*-+")
 _OWN_LINE = re.compile(r"^-----BEGIN [A-Z0-9 ]+-----[ \t\r]*$", re.MULTILINE)
 _ESCAPED_BREAK = re.compile(r"\\+[nrt]|\\+(?=\s|$)")
 """A line break or a tab that was escaped, even several times, or a backslash that continues a line."""
@@ -53,6 +55,16 @@ def _labelled(pattern: re.Pattern[str], text: str, labels: re.Pattern[str]) -> l
         if labels.fullmatch(_label(match)):
             matches.append(match)
     return matches
+
+
+def has_marker(text: str) -> bool:
+    """Whether a text has the first marker of a certificate or key, in any form that :func:`select` reads."""
+    return _BEGIN.search(text) is not None
+
+
+def is_base64_of_pem(text: str) -> bool:
+    """Whether a text is the base64 of PEM, such as a secret of Kubernetes that was not decoded."""
+    return re.match(r"\s*LS0tLS1CRUdJTi", text) is not None
 
 
 def is_read_in_part(text: str) -> bool:

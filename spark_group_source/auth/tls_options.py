@@ -10,7 +10,7 @@ import re
 
 from spark_group_source.auth.cipher_suites import cipher_suites
 from spark_group_source.auth.java_stores import how_to_convert
-from spark_group_source.auth.pem import CERTIFICATE, PRIVATE_KEY, select
+from spark_group_source.auth.pem import CERTIFICATE, PRIVATE_KEY, is_base64_of_pem, select
 from spark_group_source.auth.tls import TLS_VERSIONS, Tls
 from spark_group_source.errors import OptionError
 from spark_group_source.option import Option, listed, non_blank, one_of, secret
@@ -48,7 +48,7 @@ def _pem(text: str, labels: re.Pattern[str], what: str, label: str) -> str:
 
 
 def _missing_block(text: str, what: str) -> str:
-    if re.match(r"\s*LS0tLS1CRUdJTi", text):
+    if is_base64_of_pem(text):
         return "the text is the base64 of PEM: decode it once"
     if "BEGIN" in text:
         return f"the text has no {what}"

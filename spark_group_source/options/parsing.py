@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_group_source.auth.oauth.token import RefreshWindow
+from spark_group_source.auth.pem import has_marker, is_base64_of_pem
 from spark_group_source.auth.security_options import SecurityOptions
 from spark_group_source.auth.security_settings import security_settings
 from spark_group_source.auth.tls import Tls
@@ -99,16 +100,20 @@ _PEM = (
     "Set PEM text in 'kafka.ssl.truststore.certificates', 'kafka.ssl.keystore.key' or"
     " 'kafka.ssl.keystore.certificate.chain'."
 )
+_PEM_IN_BASE64 = "Decode it. " + _PEM
 _HIDDEN = "has an invalid value, which is not shown because it may contain a secret"
-_SECRET = re.compile(r"password|secret|LoginModule|@|eyJ[\w-]{8}", re.IGNORECASE)
-"""Matches a value that may contain a secret in the wrong option: a JAAS config, a URL with a password, a token."""
+_SECRET = re.compile(
+    r"password|passwd|pwd=|secret|PRIVATE.?KEY|(?:access|account|api)[_.-]?key|LoginModule|Bearer |@|eyJ[\w-]{8}",
+    re.IGNORECASE,
+)
+"""Matches a value that may contain a secret in the wrong option: a JAAS config, a URL with a password, a token, a
+private key, or a connection string of Azure, which ends with a ``SharedAccessKey``."""
 
 
 def _parsed(option: Option, text: str) -> Any:
     """The value of an option. An error shows the text unless it may contain a secret."""
-    has_pem = "-----BEGIN " in text
-    if has_pem and not option.secret:
-        raise OptionError(f"Option '{option.name}' contains PEM text, which is not shown.", _PEM)
+    if not option.secret:
+        _check_no_pem(option.name, text)
     try:
         return option.parse(text)
     except ValueError as error:
@@ -120,6 +125,15 @@ def _parsed(option: Option, text: str) -> Any:
         problem = _HIDDEN
         expected = expected.partition(" (")[0]  # the parentheses quote the value
     raise OptionError(f"Option '{option.name}' {problem}.", f"It must be {expected}.")
+
+
+def _check_no_pem(name: str, text: str) -> None:
+    """Rejects PEM in an option that may not hold it. Otherwise an option for a path accepts a private key, and the
+    error for the missing file shows it."""
+    if has_marker(text):
+        raise OptionError(f"Option '{name}' contains PEM text, which is not shown.", _PEM)
+    if is_base64_of_pem(text):
+        raise OptionError(f"Option '{name}' contains the base64 of PEM text, which is not shown.", _PEM_IN_BASE64)
 
 
 def _not_an_option(key: str) -> OptionError:

@@ -288,26 +288,31 @@ _INTERVAL_UNITS = {
 
 
 def interval(text: str) -> float:
-    """An interval as ``trigger(processingTime=...)`` accepts it, or with the short units of durations, in seconds."""
-    return _interval(text, r"\d{1,19}", "a number with a unit, for example 10 minutes or 30s (units: ms, s, m, h, d)")
+    """An interval as ``trigger(processingTime=...)`` accepts it, or with the short units of durations, in seconds. Only
+    seconds may have a fraction."""
+    return _interval(text, "a number with a unit, for example 10 minutes or 30s (units: ms, s, m, h, d)")
 
 
 def positive_interval(text: str) -> float:
-    """As :func:`interval`, and longer than 0. Seconds may have a fraction, as in Spark."""
+    """As :func:`interval`, and longer than 0."""
     expected = "a duration above 0 with a unit, for example 30s or 2 minutes (units: ms, s, m, h, d)"
-    seconds = _interval(text, r"\d{1,19}(?:\.\d{1,9}(?=\s*s))?", expected)
+    seconds = _interval(text, expected)
     if seconds <= 0:
         raise ValueError(expected)
     return seconds
 
 
-def _interval(text: str, number: str, expected: str) -> float:
-    """The sum, in seconds, of numbers that each have a unit and match the regular expression ``number``."""
+_NUMBER = r"\+?(?:\d{1,19}(?:\.\d{1,9}(?=\s*s))?|\.\d{1,9}(?=\s*s))"
+"""A number in an interval: only seconds may have a fraction, as in Spark."""
+
+
+def _interval(text: str, expected: str) -> float:
+    """The sum, in seconds, of numbers that each have a unit."""
     spelled = re.sub(r"^interval\s+", "", text.strip().lower())
-    if not re.fullmatch(rf"(?:{number}\s*[a-z]+\s*)+", spelled):
+    if not re.fullmatch(rf"(?:{_NUMBER}\s*[a-z]+\s*)+", spelled):
         raise ValueError(expected)
     seconds = 0.0
-    for count, unit in re.findall(rf"({number})\s*([a-z]+)", spelled):
+    for count, unit in re.findall(rf"({_NUMBER})\s*([a-z]+)", spelled):
         if unit not in _INTERVAL_UNITS:
             raise ValueError(expected)
         seconds += float(count) * _INTERVAL_UNITS[unit]

@@ -51,6 +51,9 @@ WRITTEN: dict[str, Callable[[str], str]] = {
     "single quotes": lambda text: f"'{text}'",
     "quoted lines": each_line(lambda line: f'"{line}"'),
     "text around": lambda text: f"Bag Attributes\n    friendlyName: client\n{text}\nsubject=CN = client\n",
+    "first hyphen not copied": lambda text: text[1:],
+    "last hyphen not copied": lambda text: text[:-1],
+    "six hyphens": lambda text: text.replace("-----", "------"),
     "other line length": lambda text: re.sub(r"(?<=[A-Za-z0-9+/=])\n(?=[A-Za-z0-9+/=])", "", text),
 }
 

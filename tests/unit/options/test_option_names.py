@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
+
+import pytest
 
 from spark_group_source.errors import OptionError
 from spark_group_source.option import Option, non_blank
@@ -57,7 +60,7 @@ KINDS: dict[Callable[[str], Any], tuple[str, tuple[str, ...], str]] = {
     values.long_milliseconds: ("45000", ("", "0", "-1", "45s", "1.5"), f"from 1 to {LONGEST}"),
     values.idle_time: ("45000", ("", "0", "-2", "45s", "1.5"), "-1 for no limit, or a whole number of milliseconds"),
     values.duration: ("15m", ("", "5 minutes", "-1s", "2.5s", "m", "15 parsecs"), "for example 15m"),
-    values.interval: ("10 minutes", ("", "5", "-1s", "2.5s", "10 parsecs", "minutes"), "for example 10 minutes"),
+    values.interval: ("10 minutes", ("", "5", "-1s", "2.5 minutes", "10 parsecs", "minutes"), "for example 10 minutes"),
     values.positive_interval: ("30s", ("", "30", "0s", "-1s", "2.5 minutes", "parsecs"), "for example 30s"),
     values.group_protocol: ("consumer", ("", "kip-848", "share"), "classic or consumer"),
     values.isolation_level: ("read_committed", ("", "committed", "READ-COMMITTED"), "committed or read_uncommitted"),
@@ -209,3 +212,49 @@ def test_no_unsupported_name_is_an_option_and_every_alternative_is_one() -> None
     assert not known & {prefix + name for name in UNSUPPORTED for prefix in ("", "kafka.")}
     named = {name for family in UNSUPPORTED.values() for name in re.findall(r"'([A-Za-z.]{6,})'", family.action)}
     assert {name.lower() for name in named - {"string"}} <= known
+
+
+CONNECTION_STRING = "Endpoint=sb://x.servicebus.windows.net/;SharedAccessKeyName=All;SharedAccessKey=s3cret="
+PEM = "-----BEGIN PRIVATE KEY-----\ns3cret\n-----END PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CONNECTION_STRING,
+        PEM,
+        PEM.replace(" ", "\t"),
+        PEM[1:],
+        PEM.lower(),
+        base64.b64encode(PEM.encode()).decode(),
+        "https://alice:s3cret@broker1/",
+        "Bearer s3cret",
+        "apiKey=s3cret",
+    ],
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kafka.bootstrap.servers",
+        "kafka.sasl.mechanism",
+        "includeHeaders",
+        "kafka.ssl.endpoint.identification.algorithm",
+    ],
+)
+def test_no_error_shows_a_secret_in_the_wrong_option(name: str, text: str) -> None:
+    happened, action = error(GOOD | {name: text})
+    assert "not shown" in happened
+    assert "s3cret" not in happened + action
+    assert text not in happened + action
+
+
+@pytest.mark.parametrize("name", ["kafka.ssl.keystore.location", "kafka.ssl.truststore.location"])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [(PEM, "PEM text"), (PEM[1:], "PEM text"), (base64.b64encode(PEM.encode()).decode(), "the base64 of PEM text")],
+)
+def test_a_key_in_the_place_of_its_path_is_not_shown(name: str, text: str, says: str) -> None:
+    happened, action = error(GOOD | {"kafka.security.protocol": "SSL", name: text})
+    assert happened == f"Option '{name}' contains {says}, which is not shown."
+    assert "kafka.ssl.keystore.key" in action
+    assert text not in str(happened) + action

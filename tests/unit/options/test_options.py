@@ -104,7 +104,14 @@ def test_the_error_for_a_bad_value_says_what_is_wrong_with_it(name: str, value: 
 
 
 DURATIONS: dict[str, float] = {"15m": 900, "90s": 90, "1500": 1.5, " 2h ": 7200, "1D": 86400, "3min": 180}
-INTERVALS: dict[str, float] = {"10 minutes": 600, "1 minute 30 seconds": 90, "interval 2 hours": 7200}
+INTERVALS: dict[str, float] = {
+    "1.5 seconds": 1.5,
+    ".5s": 0.5,
+    "+10 seconds": 10,
+    "10 minutes": 600,
+    "1 minute 30 seconds": 90,
+    "interval 2 hours": 7200,
+}
 INTERVALS |= {"30s": 30, "500 ms": 0.5, "1D": 86400, "1 week": 604800, "2000 microseconds": 0.002}
 SIZES = {"1": 1, "1500b": 1500, "64k": 2**16, "64KB": 2**16, "512m": 2**29, "1gb": 2**30, "10g": 10 * 2**30}
 SIZES |= {"2tb": 2**41, " 1p ": 2**50, "8191p": 8191 * 2**50}
