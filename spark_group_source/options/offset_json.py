@@ -15,6 +15,9 @@ OTHERS = "*"
 """Stands in the JSON for all partitions that the JSON does not name. No topic can have this name."""
 
 
+MAX_PARTITION = 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """The numbers in the JSON of an option: by partition, by topic for all its partitions, and of :data:`OTHERS`."""
@@ -119,6 +122,6 @@ def _partitions(topic: str, value: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _partition(text: str) -> int:
-    if not re.fullmatch(r"\d{1,9}", text):
+    if not re.fullmatch(r"\d{1,10}", text) or int(text) > MAX_PARTITION:
         raise ValueError(f"{quoted(text)} is not a partition number")
     return int(text)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_group_source.errors import CheckpointError
-from spark_group_source.offsets import COUNTERS, MAX_OFFSET, BatchOffset
+from spark_group_source.offsets import MAX_OFFSET, BatchOffset
 from spark_group_source.options.offset_json import OTHERS, parse_numbers
 from spark_group_source.options.offset_specs import (
     AtTimestamp,
@@ -38,6 +38,11 @@ _WORDS = {"earliest": -2, "latest": -1}
 
 _SECONDS = range(10**9, 10**10)
 """Seconds since 1970 of the years 2001 to 2286. As milliseconds they would be days of the year 1970."""
+
+
+_FINER = ((range(10**15, 10**16), "microseconds", 10**3), (range(10**18, MAX_OFFSET), "nanoseconds", 10**6))
+"""Micro- and nanoseconds since 1970 of the years from 2001 on, and how many a millisecond has. As milliseconds they
+would be years after 33,000: a read that ends there would have no end, and one that starts there no record."""
 
 
 def parse_start(text: str) -> Earliest | Latest | FromCommitted | SpecificOffsets:
@@ -120,7 +125,7 @@ def _progress_offset(text: str) -> str | None:
     """The JSON of this option for an offset that a query's progress shows; ``None`` for another text.
 
     ``startOffset`` and ``endOffset`` are a :class:`BatchOffset`, whose ends are the next offsets to read.
-    ``latestOffset`` has the counters of the query beside the offsets.
+    ``latestOffset`` has reports of the query beside the offsets, whose names begin with a hash sign as no topic's does.
 
     Raises:
         ValueError: a later release wrote the offset.
@@ -136,9 +141,9 @@ def _progress_offset(text: str) -> str | None:
             return as_json(BatchOffset.from_json(shown).ends())
         except CheckpointError as error:
             raise ValueError(f"JSON that this release can read. {error.happened.rstrip('.')}") from None
-    if COUNTERS in shown:
-        del shown[COUNTERS]
-        return json.dumps(shown)
+    topics = {name: values for name, values in shown.items() if not name.startswith("#")}
+    if topics != shown:
+        return json.dumps(topics)
     return None
 
 
@@ -204,6 +209,9 @@ def _time(value: Any) -> int:
     number = _number(value, 0)
     if number in _SECONDS:
         raise ValueError(f"{number} is in seconds: write {number * 1000}")
+    for times, unit, per_millisecond in _FINER:
+        if number in times:
+            raise ValueError(f"{number} is in {unit}: write {number // per_millisecond}")
     return number
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_group_source.errors import OptionError
-from spark_group_source.offsets import BatchOffset, OffsetRange, TopicPartition, latest_offset_json
+from spark_group_source.offsets import BatchLimit, BatchOffset, OffsetRange, TopicPartition, latest_offset_json
 from spark_group_source.options import offset_parsers, source_options, table
 from spark_group_source.options.offset_specs import (
     AtTimestamp,
@@ -85,7 +85,9 @@ PROGRESS = BatchOffset.from_ranges(
 def test_an_offset_of_a_progress_is_read_as_the_positions_it_shows() -> None:
     """Users copy them: an offset of Spark's own source has the form of the option."""
     expected = {A: 23, B: 7}
-    for shown in (PROGRESS, latest_offset_json(expected, {"batches": 3}), {"t": {"0": 23, "1": 7}}):
+    limit = BatchLimit("targetBatchDuration", 30, "")
+    limited = latest_offset_json(expected, {"batches": 3}, limit)
+    for shown in (PROGRESS, latest_offset_json(expected, {"batches": 3}), limited, {"t": {"0": 23, "1": 7}}):
         for parse in (offset_parsers.parse_start, offset_parsers.parse_end):
             spec = parse(json.dumps(shown))
             assert isinstance(spec, SpecificOffsets)
@@ -144,6 +146,7 @@ def test_the_digest_of_offsets_depends_on_the_offsets_only() -> None:
         ('{"t":{"0":-3}}', "-3 is not a whole number from -2 to 9223372036854775807"),
         ('{"t":{"0":"1"}}', '"1" is not a whole number'),
         ('{"t":{"-1":1}}', "'-1' is not a partition number"),
+        ('{"t":{"2147483648":1}}', "'2147483648' is not a partition number"),
         ('{"t":{"0":1.5}}', "1.5 is not a whole number"),
         ('{"t":{"0":true}}', "true is not a whole number"),
         ('{"t":{"0":9223372036854775808}}', "9223372036854775808 is not a whole number"),
@@ -172,6 +175,26 @@ def test_a_time_in_seconds_is_an_error() -> None:
         assert of_all(str(good)) == AtTimestamp(good, "x", or_latest=False)
         assert of_each(f'{{"t":{{"0":0,"1":{good}}}}}') == AtTimestamp({A: 0, B: good}, "x", or_latest=False)
     assert offset_parsers.timestamp_parser("x", or_latest=True)(" 7 ") == AtTimestamp(7, "x", or_latest=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1735689600000000", "is in microseconds: write 1735689600000"),
+        ("1735689600000000000", "is in nanoseconds: write 1735689600000"),
+    ],
+)
+def test_a_time_in_a_finer_unit_is_an_error(text: str, says: str) -> None:
+    for parse, given in (
+        (offset_parsers.timestamp_parser("x"), text),
+        (offset_parsers.timestamps_parser("x"), f'{{"t":{{"0":{text}}}}}'),
+    ):
+        with pytest.raises(ValueError, match=rf"{text} {says}\)"):
+            parse(given)
+
+
+def test_the_latest_time_is_accepted() -> None:
+    assert offset_parsers.timestamp_parser("x")(str(2**63 - 1)) == AtTimestamp(2**63 - 1, "x", or_latest=False)
 
 
 def test_ending_offsets_are_latest_or_json_and_the_fallback_is_earliest_latest_or_fail() -> None:
