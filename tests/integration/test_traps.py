@@ -159,8 +159,10 @@ def test_which_plans_read_each_record_once(spark: SparkSession, load: Load) -> N
     assert {query: shared(query) for query in ONE_EACH} == {query: [] for query in ONE_EACH}
     assert {query: shared(query) for query in EACH_RECORD_ONCE} == {query: [True] for query in EACH_RECORD_ONCE}
     assert [query for query in NOT_PROVEN if all(shared(query))] == []
-    plan = load().unionByName(load())._jdf.queryExecution().analyzed()
-    assert reads_each_record_once(plan, stream_sources(plan))
+    two = [load().unionByName(load()) for _ in range(2)]
+    for union in (two[0], two[0].unionByName(two[1])):
+        plan = union._jdf.queryExecution().analyzed()
+        assert reads_each_record_once(plan, stream_sources(plan))
 
 
 @pytest.mark.core

@@ -41,13 +41,18 @@ def share(one: SourceOptions, other: SourceOptions) -> bool:
     """Whether two members with these options certainly share the partitions of a topic."""
     if one.group.group_id != other.group.group_id:
         return False
-    clusters_may_differ = set(one.wire.bootstrap_servers).isdisjoint(other.wire.bootstrap_servers)
+    clusters_may_differ = _servers(one).isdisjoint(_servers(other))
     if clusters_may_differ:
         return False
     first, second = one.group.subscription, other.group.subscription
     if first.partitions or second.partitions:  # assign needs no membership
         return False
     return _overlap(first, second)
+
+
+def _servers(options: SourceOptions) -> set[tuple[str, int]]:
+    """The bootstrap servers, in lower case: host names have no case."""
+    return {(host.lower(), port) for host, port in options.wire.bootstrap_servers}
 
 
 def _overlap(one: Subscription, other: Subscription) -> bool:

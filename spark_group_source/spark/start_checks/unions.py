@@ -13,12 +13,13 @@ from spark_group_source.spark.start_checks.logical_plan import StreamSource, ite
 
 ROW_BY_ROW = {
     *("Project", "Filter", "Union", "Generate", "Expand", "Sample", "SubqueryAlias", "View", "ResolvedHint"),
-    *("EventTimeWatermark", "CollectMetrics", "Repartition", "RepartitionByExpression", "RebalancePartitions"),
+    *("CollectMetrics", "Repartition", "RepartitionByExpression", "RebalancePartitions"),
     *("TypedFilter", "MapElements", "MapPartitions", "DeserializeToObject", "SerializeFromObject"),
     *("MapInPandas", "MapInArrow", "PythonMapInArrow"),
 }
 """Nodes of Spark's plans that treat each row without regard to others. Nodes that count, compare or limit rows, such as
-aggregations, are not listed: in a branch of a union, they would see only some of the rows."""
+aggregations, are not listed: in a branch of a union, they would see only some of the rows. Nor is a watermark: that of
+a branch whose source owns no partition would hold back the watermark of the query."""
 
 
 def reads_each_record_once(plan: Any, sources: Sequence[StreamSource]) -> bool:
@@ -56,11 +57,12 @@ def _lowest_common_node(plan: Any, relations: Sequence[Any]) -> Any:
 
 
 def _branches(union: Any) -> list[Any]:
-    """The branches of a union, including those of a union directly below it."""
+    """The branches of a union, including those of a union below it: ``unionByName`` puts a projection between them."""
     found = []
     for child in items(union.children()):
-        if kind(child) == "Union":
-            found += _branches(child)
+        below = _without_selection_of_all(child)
+        if kind(below) == "Union":
+            found += _branches(below)
         else:
             found.append(child)
     return found
