@@ -146,7 +146,7 @@ class AvailableNowTarget:
                     self._settings.group_id,
                     error,
                 )
-                self._sleep()
+                self.pause()
             else:
                 self._limits, self._unreached = dict(self._target), dict(self._target)
                 self._status_lines.restart()
@@ -286,9 +286,10 @@ class AvailableNowTarget:
             if not self._hinted:
                 self._hinted = True
                 log.warning("group %s: the run waits for other members. %s", self._settings.group_id, _ITSELF)
-        self._sleep()
+        self.pause()
 
-    def _sleep(self) -> None:
+    def pause(self) -> None:
+        """Waits before the next lookup."""
         time.sleep(self._interval)
         self._interval = min(self._interval * 2, POLL_INTERVALS[1])
 

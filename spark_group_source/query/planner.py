@@ -24,6 +24,7 @@ from spark_group_source.offsets import (
     may_be_same,
     new_checkpoint_id,
     topics_of,
+    without_topics,
 )
 from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.admission import Admission, BatchLimits
@@ -162,7 +163,7 @@ class BatchPlanner:
         wait_until = self._clock() + min(MAX_WAIT, self._settings.revocation_timeout / 2)
         while True:
             me = self._maintain_offsets()
-            target.set_once(frozenset(me.owned), self._not_left_out)
+            self._set_target_once(target, frozenset(me.owned))
             target.leave_out(self._assigned_partitions.permissions.left_out)
             # Before planning: a batch beyond the target is no part of the run.
             if target.extended and self._is_reached(target):
@@ -176,10 +177,36 @@ class BatchPlanner:
             if self._clock() >= wait_until:
                 return self._plan(start, limits, me, reason=LogReason.RUN_WAITS)
             # A log may also end before the target because its topic was recreated.
-            truncated = self._truncation.ends_before(self._epochs.confirmed(target.unreached))
+            truncated = self._truncated_before(target)
             self._data_loss.raise_or_accept_truncated(truncated, target.unreached, "where this run was to end")
             target.lower(truncated)
             target.wait()
+
+    def _set_target_once(self, target: AvailableNowTarget, owned: Partitions) -> None:
+        """As :meth:`AvailableNowTarget.set_once`, but waits while a permission is missing that this query had before.
+
+        Without such a topic the run would be incomplete, unless a pattern matches the topic.
+
+        Raises:
+            BrokerError: a topic may not be read, and a retry is useless.
+        """
+        permissions = self._assigned_partitions.permissions
+        while True:
+            try:
+                target.set_once(without_topics(owned, permissions.left_out), self._not_left_out)
+            except BrokerError as error:
+                self._raise_unless_denied(error)
+                target.pause()
+            else:
+                return
+
+    def _truncated_before(self, target: AvailableNowTarget) -> Offsets:
+        """The ends of those logs that end before the target of this run; none if a broker denies the lookup."""
+        try:
+            return self._truncation.ends_before(self._epochs.confirmed(target.unreached))
+        except BrokerError as error:
+            self._raise_unless_denied(error)
+            return {}
 
     def _ahead_of_commits(self, target: AvailableNowTarget) -> Offsets:
         """The offsets of this query in partitions whose committed offsets must not end its run."""

@@ -9,6 +9,7 @@ import pytest
 
 from spark_group_source import grace
 from spark_group_source.errors import BrokerError, GroupError, TopicError
+from spark_group_source.query.available_now import AvailableNowTarget
 from tests.contract.conftest import Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
 from tests.fake.handlers import DESCRIBE, READ
@@ -153,6 +154,46 @@ def test_a_run_to_the_end_waits_for_no_topic_of_a_pattern_whose_permission_is_ta
     query.begin()
     fake.denied[other] = DESCRIBE
     query.finish()
+    query.until_end()
+    assert on_fake.committed()[0] == 2
+
+
+@pytest.mark.parametrize("denied_in", ["planning", "batch"])
+def test_a_run_to_the_end_waits_for_a_named_topic_whose_permission_is_missing_for_a_while(
+    on_fake: Bench, fake: FakeKafka, monkeypatch: pytest.MonkeyPatch, denied_in: str
+) -> None:
+    other = f"{on_fake.topic}-other"
+    fake.create_topic(other, 1)
+    fake.produce(other, ["v"] * 2)
+    on_fake.produce(2)
+    query = on_fake.query(subscribe=f"{on_fake.topic},{other}").start(available_now=True)
+    pause, pauses = AvailableNowTarget.pause, []
+
+    def until_granted(target: AvailableNowTarget) -> None:
+        pauses.append(target)
+        if len(pauses) == 5:
+            del fake.denied[other]
+        pause(target)
+
+    monkeypatch.setattr(AvailableNowTarget, "pause", until_granted)
+    if denied_in == "batch":
+        query.begin()
+    fake.denied[other] = DESCRIBE
+    if denied_in == "batch":
+        query.finish()
+    query.until_end()
+    assert read_of(query, other) == [(0, 2)]
+    assert fake.group(on_fake.group).offsets[other, 0][0] == 2
+
+
+def test_a_run_to_the_end_leaves_out_a_topic_of_a_pattern_that_may_not_be_described_when_it_begins(
+    on_fake: Bench, fake: FakeKafka
+) -> None:
+    other = f"{on_fake.topic}-other"
+    fake.create_topic(other, 1)
+    on_fake.produce(2)
+    query = on_fake.query(subscribePattern=f"{on_fake.topic}.*").start(available_now=True)
+    fake.denied[other] = DESCRIBE
     query.until_end()
     assert on_fake.committed()[0] == 2
 
