@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Collection, Set
 
-from spark_group_source.clock import Clock, Deadline, monotonic
+from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery, monotonic
 from spark_group_source.errors import RetriableError
 from spark_group_source.offsets import LATEST, Offsets, TopicPartition, without_topics
 from spark_group_source.options.source_options import SourceOptions
@@ -51,6 +51,7 @@ class EndOffsets:
         self._probe = LeaderlessProbe(clock)
         self._looked_up_at = float("-inf")
         self._advanced_at = clock()
+        self._warnings = LogEvery(WARN_EVERY, clock)
 
     @property
     def deleted(self) -> Set[TopicPartition]:
@@ -118,7 +119,8 @@ class EndOffsets:
             found = self._list_ends(others, LOOKUP_TIMEOUT)
             asked = others | leaderless
         except RetriableError as error:
-            log.warning("cannot look up the end offsets of %d partition(s), will retry: %s", len(others), error)
+            if self._warnings.try_acquire():
+                log.warning("cannot look up the end offsets of %d partition(s), will retry: %s", len(others), error)
             found, asked = ListedOffsets(), leaderless
         probed = self._probe.list_ends(leaderless, self._list_ends)
         current = found.offsets | probed.offsets

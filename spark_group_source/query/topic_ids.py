@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 
-from spark_group_source.clock import Clock, Deadline
+from spark_group_source.clock import WARN_EVERY, Clock, Deadline, LogEvery
 from spark_group_source.errors import UNKNOWN_TOPIC_OR_PARTITION, RetriableError
 from spark_group_source.offsets import BatchOffset, may_be_same
 from spark_group_source.query.topics import LOOKUP_TIMEOUT
@@ -32,6 +32,7 @@ class TopicIds:
         self._clock = clock
         self._read: dict[str, str] = {}
         self._looked_up_at = self._unread_looked_up_at = clock()
+        self._warnings = LogEvery(WARN_EVERY, clock)
 
     @property
     def read(self) -> Mapping[str, str]:
@@ -122,7 +123,8 @@ class TopicIds:
         try:
             return self._cluster.topics(names, Deadline.after(LOOKUP_TIMEOUT, self._clock), fresh=outdated)
         except RetriableError as error:
-            log.warning("the topic lookup failed, will retry: %s", error)
+            if self._warnings.try_acquire():
+                log.warning("the topic lookup failed, will retry: %s", error)
             return {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -46,3 +47,22 @@ def test_no_end_offset_or_epoch_of_a_topic_is_one_of_its_successor(fake: FakeKaf
     ends.forget({"t"})
     assert ends.look_up(positions) == {B: 5}
     assert A not in ends.epochs
+
+
+def test_an_outage_of_all_leaders_is_warned_of_once_a_minute(
+    fake: FakeKafka, ends: EndOffsets, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    positions = partitions(fake, 2)
+    ends.look_up(positions)
+    for log in fake.logs["t"].values():
+        log.leader = None
+    began = hand.now
+    while hand.now - began < 150.0:
+        assert ends.look_up(positions) == {A: 0, B: 0}
+    warned = [each for each in caplog.messages if each.startswith("cannot look up the end offsets of 2")]
+    assert len(warned) == 3
+    for log in fake.logs["t"].values():
+        log.leader = 1
+        log.append_count(5)
+    assert ends.look_up(positions) == {A: 5, B: 5}
