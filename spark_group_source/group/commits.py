@@ -141,7 +141,12 @@ RECORD_BYTES = 64
 """Bytes of one partition's offset in the coordinator's log, in addition to the names and the metadata."""
 
 
-ERRORS_OF_ONE_PARTITION = {UNKNOWN_TOPIC_OR_PARTITION, UNSTABLE_OFFSET_COMMIT, UNKNOWN_TOPIC_ID}
+ERRORS_OF_ONE_PARTITION = {
+    UNKNOWN_TOPIC_OR_PARTITION,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNSTABLE_OFFSET_COMMIT,
+    UNKNOWN_TOPIC_ID,
+}
 """Error codes of one partition. The coordinator still returns the offsets of the other partitions."""
 
 
@@ -440,6 +445,17 @@ class GroupOffsets:
     def describe(self, deadline: Deadline) -> GroupDescription | RequestFailed:
         """The group's state and members."""
         return describe(self._client, self._settings.group_id, deadline)
+
+
+def raise_final(failures: Iterable[RequestFailed]) -> None:
+    """Raises the error of the first of these failures that a retry of the same request cannot help.
+
+    Raises:
+        GroupError: this client may not describe the topic of a partition.
+    """
+    for failure in failures:
+        if failure.error is not None:
+            raise failure.error
 
 
 def _known(topic_ids: Mapping[TopicPartition, str], partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:

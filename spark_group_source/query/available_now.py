@@ -16,7 +16,7 @@ from spark_group_source.errors import (
     RetriableError,
 )
 from spark_group_source.group.clients import KafkaClients
-from spark_group_source.group.commits import CommittedOffset
+from spark_group_source.group.commits import CommittedOffset, raise_final
 from spark_group_source.group.description import STABLE, GroupDescription
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.group.settings import GroupSettings
@@ -221,6 +221,7 @@ class AvailableNowTarget:
                 return
             self._update_progress(committed, own, frozenset(unavailable), deadline)
             self._update_owners(looked_before)
+            raise_final(unavailable[tp] for tp in sorted(unavailable))
         except RetriableError as error:
             self._warn_without_progress(error)
 

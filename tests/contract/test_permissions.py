@@ -124,6 +124,38 @@ def test_a_topic_that_another_member_had_may_not_be_read_for_a_while_when_a_quer
     until(heir, lambda: read_of(heir, other) == [(0, 1)], "the topic to be read")
 
 
+@pytest.mark.parametrize("pattern", [False, True], ids=["subscribe", "pattern"])
+def test_a_partition_starts_although_the_commits_of_another_topic_may_not_be_read(
+    on_fake: Bench, fake: FakeKafka, pattern: bool
+) -> None:
+    """A query with a new checkpoint also looks up the commits of partitions that other members own."""
+    other = f"{on_fake.topic}-other"
+    fake.create_topic(other, 1)
+    named: dict[str, Any] = {"subscribe": f"{on_fake.topic},{other}"}
+    matched: dict[str, Any] = {"subscribePattern": f"{on_fake.topic}.*"}
+    options = matched if pattern else named
+    holders = [on_fake.start(**options).idle() for _ in range(5)]
+
+    def each_owns_one() -> bool:
+        return all(len(each.advance().me.readable) == 1 for each in holders)
+
+    eventually(each_owns_one, "one partition for each")
+    heir = on_fake.query(None, **options).start()
+    owner = next(each for each in holders if other not in {tp.topic for tp in each.me.readable})
+    fake.denied[other] = DESCRIBE
+    owner.close()
+    holders.remove(owner)
+    on_fake.produce(1, 1, 1, 1)
+
+    def all_is_read() -> bool:
+        for each in holders:
+            each.advance()
+        return on_fake.committed() == dict.fromkeys(range(4), 1)
+
+    until(heir, all_is_read, "the other topic to be read")
+    assert heir.read
+
+
 def test_a_topic_of_a_pattern_that_may_not_be_described_at_a_restart_counts_as_no_deleted_one(
     on_fake: Bench, fake: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -296,6 +296,10 @@ class RequestHandlers:
             if member_id is not None or epoch >= 0:
                 error_code = group.consumer.member_error(member_id or "", epoch)
         found = group.fetch_offsets(requested, error_code)
+        for topic in found["topics"]:
+            if self.denied.get(topic["name"]) == DESCRIBE:
+                for part in topic["partitions"]:
+                    part |= {"committed_offset": -1, "metadata": "", "error_code": TOPIC_DENIED}
         fill(response, groups=[found], topics=found["topics"], error_code=error_code)
 
     def _log(self, name: str, number: int, node: int) -> tuple[FakeLog | None, int]:

@@ -18,6 +18,7 @@ from typing import TypeVar
 from spark_group_source.clock import Clock, Deadline, monotonic
 from spark_group_source.errors import DeadlineExceeded
 from spark_group_source.group.clients import KafkaClients
+from spark_group_source.group.commits import raise_final
 from spark_group_source.group.membership import Membership, RequestFailed
 from spark_group_source.offsets import (
     BatchOffset,
@@ -272,6 +273,7 @@ class StartOffsetResolver:
         commits = _answered(clients.offsets.committed(partitions | unchecked, deadline, me, failures))
         self._new_checkpoint.check(commits, failures)
         unknown = partitions & failures.keys()
+        raise_final(failures[tp] for tp in sorted(unknown))
         if unknown:
             self.unresolved.note(unknown, failures[min(unknown)].reason)
         return {tp: commit for tp, commit in commits.items() if tp in partitions}, unknown

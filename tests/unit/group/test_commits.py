@@ -100,7 +100,7 @@ def test_an_unknown_partition_does_not_count_as_one_without_a_commit(fake: FakeK
     assert failure.error is None, "a retry may succeed"
 
 
-@pytest.mark.parametrize(("error_code", "of_one"), [(88, True), (3, True), (100, True), (14, False), (29, False)])
+@pytest.mark.parametrize(("error_code", "of_one"), [(88, True), (3, True), (100, True), (29, True), (14, False)])
 def test_the_failure_of_one_partition_leaves_the_others_to_a_caller_that_can_use_them(
     fake: FakeKafka, offsets: GroupOffsets, error_code: int, of_one: bool
 ) -> None:
