@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from spark_group_source.clock import Deadline
-from spark_group_source.errors import RetriableError
+from spark_group_source.errors import RetriableError, TopicError
 from spark_group_source.fetch.error_handler import FetchErrorHandler, metadata_error
 from spark_group_source.fetch.position import FetchPosition
 from spark_group_source.fetch.preferred_replicas import PreferredReplicas
@@ -85,7 +85,11 @@ class BrokerSelection:
         if not positions:
             return
         verified_epochs = {position.tp: position.verified_epoch for position in positions}
-        epoch_ends = epoch_end_offsets(self._cluster, topics, verified_epochs, deadline)
+        try:
+            epoch_ends = epoch_end_offsets(self._cluster, topics, verified_epochs, deadline)
+        except TopicError as error:
+            self._errors.handle_denied_lookup(positions, error)
+            return
         for position in positions:
             epoch_end = epoch_ends.get(position.tp)
             if epoch_end is None:

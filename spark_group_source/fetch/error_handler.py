@@ -126,6 +126,20 @@ class FetchErrorHandler:
         self._permissions[topic].record_denied(error)
         self.back_off([position], f"{describe_error_code(TOPIC_AUTHORIZATION_FAILED)}. {GRANT_READ}")
 
+    def handle_denied_lookup(self, positions: Iterable[FetchPosition], error: TopicError) -> None:
+        """Handles the error of a lookup about these positions: the others wait while a broker denies one topic.
+
+        Raises:
+            TopicError: the error is not about a permission, or brokers have denied the topic for too long.
+        """
+        if not error.unauthorized_topics:
+            raise error
+        for position in positions:
+            if position.tp.topic in error.unauthorized_topics:
+                self._handle_denied(position, error.happened)
+            else:
+                self.back_off([position], error.happened)
+
     def handle_early_end(self, position: FetchPosition, high_watermark: int) -> None:
         """Handles a log that ends before the end of the range.
 
@@ -240,6 +254,9 @@ class FetchErrorHandler:
                 )
         except RetriableError as error:
             self.back_off([position], error.happened)
+            return None
+        except TopicError as error:
+            self.handle_denied_lookup([position], error)
             return None
         for listed in found:
             if tp not in listed.offsets:

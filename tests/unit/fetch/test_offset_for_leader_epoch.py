@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from spark_group_source import grace
 from spark_group_source.errors import DataLoss, DeadlineExceeded, TopicError
 from spark_group_source.fetch.reader import read
 from tests.fake import FakeKafka, Fault
@@ -102,10 +103,22 @@ def test_a_task_asks_for_the_leader_again_after_it_changed(fake: FakeKafka, erro
     assert fake.request_count("OffsetForLeaderEpoch") == 3
 
 
-def test_a_denied_describe_fails_the_epoch_check(fake: FakeKafka) -> None:
+def test_a_task_waits_for_the_permission_to_check_the_epoch(fake: FakeKafka, caplog: pytest.LogCaptureFixture) -> None:
     fake.elect("t")
-    fake.next("OffsetForLeaderEpoch", Fault(error=29))
-    with pytest.raises(TopicError, match="Grant the principal DESCRIBE"):
+    fake.next("OffsetForLeaderEpoch", Fault(error=29), times=3)
+    assert values(fake, 2, 10, epoch=0) == old(2, 10)
+    assert fake.request_count("OffsetForLeaderEpoch") == 4
+    assert caplog.text.count("no longer has READ on topic 't'") == 1
+    assert "Grant the principal READ" in caplog.text
+
+
+def test_a_permission_to_check_the_epoch_that_stays_missing_fails_the_task(
+    fake: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grace, "GRACE_PERIOD", 0.1)
+    fake.elect("t")
+    fake.next("OffsetForLeaderEpoch", Fault(error=29), times=10_000)
+    with pytest.raises(TopicError, match=r"READ on topic 't' has been missing for \d s\. Grant the principal READ"):
         values(fake, 2, 10, epoch=0)
 
 

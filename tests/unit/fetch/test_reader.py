@@ -371,6 +371,12 @@ def test_a_task_waits_for_a_permission_that_its_driver_had(fake: FakeKafka, capl
     assert caplog.text.count("no longer has READ on topic 't'") == 1
 
 
+def test_a_task_waits_for_the_permission_to_look_up_where_its_log_begins(fake: FakeKafka) -> None:
+    fake.truncate("t", 0, 10)
+    fake.next("ListOffsets", Fault(error=29), times=3)
+    assert fetched(fake, (0, 0, 20), fail_on_data_loss=False) == of(0, 10, 20)
+
+
 @pytest.mark.parametrize("size", [8, 40, -1])
 def test_an_incomplete_response_is_retried_or_an_error(fake: FakeKafka, size: int) -> None:
     fake.next("Fetch", Fault(truncate=size))
