@@ -29,16 +29,20 @@ CONSUMER = -1
 HEALED_BY_NEW_METADATA = frozenset(
     {
         -1,  # UNKNOWN_SERVER_ERROR
+        2,  # CORRUPT_MESSAGE
         UNKNOWN_TOPIC_OR_PARTITION,
         5,  # LEADER_NOT_AVAILABLE
         6,  # NOT_LEADER_OR_FOLLOWER
         7,  # REQUEST_TIMED_OUT
         9,  # REPLICA_NOT_AVAILABLE
         13,  # NETWORK_EXCEPTION
+        41,  # NOT_CONTROLLER
         56,  # KAFKA_STORAGE_ERROR
+        72,  # LISTENER_NOT_FOUND
         74,  # FENCED_LEADER_EPOCH
         75,  # UNKNOWN_LEADER_EPOCH
         78,  # OFFSET_NOT_AVAILABLE
+        89,  # THROTTLING_QUOTA_EXCEEDED
     }
 )
 """Error codes of a partition after which a client asks for the leaders again and retries."""

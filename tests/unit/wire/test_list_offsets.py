@@ -112,6 +112,12 @@ def test_an_election_longer_than_the_deadline_is_retriable(fake: FakeKafka, look
     assert lookup() == {"t-0": 3, "t-1": 0}
 
 
+@pytest.mark.parametrize("error_code", [-1, 2, 3, 5, 6, 7, 9, 13, 41, 56, 72, 74, 75, 78, 89])
+def test_an_error_that_kafka_calls_retriable_is_retried(fake: FakeKafka, lookup: Lookup, error_code: int) -> None:
+    fake.next("ListOffsets", Fault(error=error_code), times=2)
+    assert lookup() == {"t-0": 3, "t-1": 0}
+
+
 def test_found_offsets_are_returned_even_if_no_broker_sends_metadata(fake: FakeKafka, lookup: Lookup) -> None:
     lookup()
     fake.next("ListOffsets", Fault(error=9, broker=2), times=1000)
