@@ -101,6 +101,13 @@ class CompletionListener:
         else:
             self._shutdown_hooks.remove()
 
+    def hand_over(self) -> None:
+        """Leaves the shutdown of the JVM to the listener of the next application.
+
+        This one still ends the queries of its own application: it may not have seen yet that Spark was stopped.
+        """
+        self._shutdown_hooks.remove()
+
     def stopped(self) -> bool:
         """Whether the application's ``SparkContext`` was stopped."""
         return bool(self._context.isStopped())

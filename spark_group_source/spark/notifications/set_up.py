@@ -97,7 +97,7 @@ def _replace_listener(new: CompletionListener) -> None:
     for former in _listeners:
         attended = former.attended
         if attended:
-            former.attend(False)
+            former.hand_over()
     _listeners[:] = [new]
     if attended:
         new.attend(True)

@@ -373,6 +373,21 @@ def test_the_next_application_of_a_process_takes_the_hooks_over(
     following.stopped.set()
 
 
+def test_the_readers_of_a_stopped_application_are_told_though_the_next_was_registered_at_once(
+    server: NotificationServer, jvm: Hooked, application: CompletionListener
+) -> None:
+    query, following = Query("run", END), Hooked()
+    jvm.queries = [query]
+    with closing(Reader(server.path)) as reader:
+        eventually(lambda: application.attended)
+        jvm.stopped.set()
+        set_up._replace_listener(CompletionListener(server, following.context, following))
+        eventually(lambda: reader.told == [ALL])
+        assert query.stopped.is_set()
+    eventually(lambda: not following.hooks)
+    following.stopped.set()
+
+
 def test_an_unknown_form_of_offsets_ends_no_thread(
     server: NotificationServer, jvm: Hooked, application: CompletionListener
 ) -> None:
