@@ -32,7 +32,7 @@ from spark_group_source.spark.notifications.messages import (
     Rejection,
     digest,
 )
-from spark_group_source.spark.notifications.unix_socket import listen, places
+from spark_group_source.spark.notifications.unix_socket import keep, listen, places
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,9 @@ class NotificationServer:
             self._selector.close()
             raise
         self.path, self._directory = str(path), path.parent
+        self._kept: int | None = None
+        with contextlib.suppress(OSError):
+            self._kept = keep(self._directory)
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="kafka-group-readers", daemon=True)
         self._thread.start()
@@ -158,6 +161,8 @@ class NotificationServer:
                 self._drop(reader)
             self._selector.close()
             self._listening.close()
+            if self._kept is not None:
+                os.close(self._kept)
 
     def _note_attendance(self) -> None:
         attended = any(application is not None for application in self._readers.values())

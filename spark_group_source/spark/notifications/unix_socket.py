@@ -63,6 +63,24 @@ def _listen_in(place: str) -> tuple[socket.socket, Path]:
     return listening, path
 
 
+def keep(directory: Path) -> int:
+    """Keeps systemd-tmpfiles from removing an old directory, until the returned descriptor is closed: it skips locked
+    directories. It would skip the socket of a live server by itself, but knows it by its first name only.
+
+    Raises:
+        OSError: the file system has no locks, or the process has no free descriptor.
+    """
+    import fcntl  # not on Windows, which has no such sockets either
+
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def places() -> Iterable[str]:
     """The places for the socket: the directory for temporary files, then directories with short paths."""
     found = list(PLACES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import queue
@@ -254,6 +255,15 @@ def test_a_new_server_removes_the_sockets_of_killed_servers_and_no_others(place:
         assert not killed.parent.exists()
         assert Path(first.path).exists()
     assert list(place.iterdir()) == []
+
+
+def test_systemd_tmpfiles_skips_the_directory_of_a_live_server_because_it_is_locked(place: Path) -> None:
+    with closing(NotificationServer(lambda: None)) as server:
+        directory = os.open(Path(server.path).parent, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(directory)
 
 
 def test_a_reader_that_was_busy_for_long_hears_of_batches_again(server: NotificationServer) -> None:
