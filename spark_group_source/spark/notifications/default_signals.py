@@ -25,11 +25,13 @@ def leave_before_death(server: NotificationServer) -> None:
 
     def die(number: int, frame: object) -> None:
         is_forked_child = os.getpid() != server.process
-        if not is_forked_child:
-            _leave(server)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-        os._exit(128 + number)  # process 1, which no signal kills
+        try:
+            if not is_forked_child:
+                _leave(server)
+        finally:  # the handler of another signal, such as Spark's of SIGINT, may raise an exception during the wait
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            os._exit(128 + number)  # process 1, which no signal kills
 
     for number in DEADLY:
         if signal.getsignal(number) is signal.SIG_DFL:

@@ -438,6 +438,14 @@ def test_a_handler_of_the_user_is_kept() -> None:
     assert ended.stdout.splitlines() == ["handled", "child 768", "handled", "status 3"], ended.stderr
 
 
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+def test_an_exception_of_another_handler_during_the_wait_saves_no_process_from_its_signal(number: str) -> None:
+    interrupted = DYING.replace("    client.close()", "    os.kill(os.getpid(), signal.SIGINT)")  # it never leaves
+    default = f"signal.signal(signal.{number}, signal.SIG_DFL)"
+    ended = run_python(PARENT, f"{interrupted}\nprint('lives')", default, f"os.kill(os.getpid(), signal.{number})")
+    assert ended.stdout.splitlines()[-2:] == ["leaves", f"status {-signal.Signals[number]}"], ended.stderr
+
+
 PARENT = """
 import subprocess, sys
 print("status", subprocess.run([sys.executable, "-c", *sys.argv[1:]]).returncode)
