@@ -85,9 +85,9 @@ def _end_with_process(server: NotificationServer, gateway: Any) -> None:
     process.
     """
     started_jvm = getattr(gateway, "proc", None) is not None
-    if started_jvm and not server.ends_application:
+    if started_jvm:
         server.ends_application = True
-        leave_before_death(server)
+        leave_before_death(server)  # at each call, because the first may have come on another thread than main
 
 
 def _replace_listener(new: CompletionListener) -> None:

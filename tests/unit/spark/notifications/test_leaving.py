@@ -446,6 +446,26 @@ def test_an_exception_of_another_handler_during_the_wait_saves_no_process_from_i
     assert ended.stdout.splitlines()[-2:] == ["leaves", f"status {-signal.Signals[number]}"], ended.stderr
 
 
+ON_MAIN_LAST = """
+import signal, threading
+from types import SimpleNamespace
+from spark_group_source.spark.notifications import set_up
+from spark_group_source.spark.notifications.server import NotificationServer
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+server, gateway = NotificationServer(lambda: None), SimpleNamespace(proc=object())
+other = threading.Thread(target=set_up._end_with_process, args=(server, gateway))
+other.start(), other.join()
+print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+set_up._end_with_process(server, gateway)
+print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+server.close()
+"""
+
+
+def test_a_registration_on_main_sets_the_handlers_though_one_on_another_thread_came_first() -> None:
+    assert run_python(ON_MAIN_LAST).stdout.split() == ["True", "False"]
+
+
 PARENT = """
 import subprocess, sys
 print("status", subprocess.run([sys.executable, "-c", *sys.argv[1:]]).returncode)
