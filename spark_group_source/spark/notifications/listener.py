@@ -106,7 +106,8 @@ class CompletionListener:
 
         This one still ends the queries of its own application: it may not have seen yet that Spark was stopped.
         """
-        self._shutdown_hooks.remove()
+        with contextlib.suppress(Exception):  # the JVM may be gone
+            self._shutdown_hooks.remove()
 
     def stopped(self) -> bool:
         """Whether the application's ``SparkContext`` was stopped."""

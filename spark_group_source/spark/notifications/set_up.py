@@ -48,8 +48,7 @@ def report_completed_batches(spark: SparkSession) -> ServerAddress:
             server, address = _server()
             if server is not None:
                 _end_with_process(server, gateway)
-            has_ended = not _listeners or _listeners[-1].stopped()
-            if has_ended:
+            if not _listeners or _has_ended(_listeners[-1]):
                 _replace_listener(CompletionListener(server, spark.sparkContext._jsc.sc(), gateway.jvm))
             _listeners[-1].server = server
             _listeners[-1].listen(streams)
@@ -88,6 +87,15 @@ def _end_with_process(server: NotificationServer, gateway: Any) -> None:
     if started_jvm:
         server.ends_application = True
         leave_before_death(server)  # at each call, because the first may have come on another thread than main
+
+
+def _has_ended(listener: CompletionListener) -> bool:
+    """Whether the listener's application has ended: Spark was stopped, or its JVM is gone. A process may start a second
+    JVM."""
+    try:
+        return listener.stopped()
+    except Exception:  # of any kind from py4j
+        return True
 
 
 def _replace_listener(new: CompletionListener) -> None:

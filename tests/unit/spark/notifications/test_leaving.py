@@ -466,6 +466,23 @@ def test_a_registration_on_main_sets_the_handlers_though_one_on_another_thread_c
     assert run_python(ON_MAIN_LAST).stdout.split() == ["True", "False"]
 
 
+def test_the_listener_of_a_jvm_that_is_gone_is_replaced(
+    server: NotificationServer, jvm: Hooked, application: CompletionListener
+) -> None:
+    def gone() -> None:
+        raise ConnectionRefusedError
+
+    jvm.context.isStopped = gone
+    jvm.java.lang.Runtime.getRuntime = gone
+    application.attended = True
+    assert set_up._has_ended(application)
+    following = Hooked()
+    new = CompletionListener(server, following.context, following)
+    set_up._replace_listener(new)
+    assert set_up._listeners == [new]
+    following.stopped.set()
+
+
 PARENT = """
 import subprocess, sys
 print("status", subprocess.run([sys.executable, "-c", *sys.argv[1:]]).returncode)
