@@ -32,7 +32,7 @@ from spark_group_source.spark.notifications.messages import (
     Rejection,
     digest,
 )
-from spark_group_source.spark.notifications.unix_socket import keep, listen, places
+from spark_group_source.spark.notifications.unix_socket import keep_directory, listen, places
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class NotificationServer:
         self.path, self._directory = str(path), path.parent
         self._kept: int | None = None
         with contextlib.suppress(OSError):
-            self._kept = keep(self._directory)
+            self._kept = keep_directory(self._directory)
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="kafka-group-readers", daemon=True)
         self._thread.start()

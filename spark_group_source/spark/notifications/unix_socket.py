@@ -63,7 +63,7 @@ def _listen_in(place: str) -> tuple[socket.socket, Path]:
     return listening, path
 
 
-def keep(directory: Path) -> int:
+def keep_directory(directory: Path) -> int:
     """Keeps systemd-tmpfiles from removing an old directory, until the returned descriptor is closed: it skips locked
     directories. It would skip the socket of a live server by itself, but knows it by its first name only.
 
