@@ -11,11 +11,12 @@ one of unknown duration.
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 from spark_group_source.clock import Clock, LogEvery, suspended_seconds
 from spark_group_source.offsets import BatchOffset, Offsets, TopicPartition
-from spark_group_source.query.limits import admit, backlogs
+from spark_group_source.query.limits import backlogs, exact_portions
 from spark_group_source.query.pace import MeasuredBatch, aimed_seconds, first_pace, next_pace, pace_after_wait
 
 log = logging.getLogger(__name__)
@@ -67,11 +68,19 @@ class DurationLimit:
         total = sum(counts.values())
         if total == 0:
             return dict(ends)
-        allowed = min(self._pace.offsets, total)
-        largest = max(counts.values())
-        if largest * allowed > self._pace.largest * total:
-            allowed = max(1, int(self._pace.largest * total / largest))
-        return admit(positions, ends, allowed)
+        portions = exact_portions(counts, min(self._allowed(counts), total))
+        return {tp: position + portions.get(tp, 0) for tp, position in positions.items()}
+
+    def _allowed(self, counts: Offsets) -> int:
+        """The number of offsets with which neither the batch nor its largest portion exceeds its limit."""
+        largest, least = max(counts.values()), len(counts)
+        largest_portion = max(1.0, self._pace.largest)
+        if largest <= largest_portion:
+            return self._pace.offsets
+        # Beyond its obligatory offset, each partition gets the same share of its backlog.
+        share = (int(largest_portion) - 1) / (largest - 1)
+        further = math.ceil(share * (sum(counts.values()) - least))
+        return min(self._pace.offsets, least + further)
 
     def planned(self, batch: BatchOffset) -> None:
         """Notes that the batch begins now."""

@@ -47,6 +47,26 @@ def admit(positions: Offsets, end_offsets: Offsets, max_offsets: int | None) -> 
     return ends
 
 
+def exact_portions(counts: Offsets, max_offsets: int) -> dict[TopicPartition, int]:
+    """Portions that are together exactly ``max_offsets``, or one offset of each partition if these are more.
+
+    The portions of :func:`admit` are rounded down, and up to one. Batches of many partitions then have the same size
+    with different limits, so that a limit that follows from the sizes of batches could not leave it.
+    """
+    total, least = sum(counts.values()), len(counts)
+    if total <= max_offsets:
+        return dict(counts)
+    more = max(0, max_offsets - least)
+    portions, fractions = {}, {}
+    for tp, backlog in counts.items():
+        further, fractions[tp] = divmod(more * (backlog - 1), max(1, total - least))
+        portions[tp] = 1 + further
+    left = least + more - sum(portions.values())
+    for tp in sorted(fractions, key=fractions.__getitem__, reverse=True)[:left]:
+        portions[tp] += 1
+    return portions
+
+
 def total_backlog(positions: Offsets, end_offsets: Offsets) -> int:
     """The number of offsets between ``positions`` and ``end_offsets``, over all readable partitions."""
     return sum(backlogs(positions, end_offsets).values())

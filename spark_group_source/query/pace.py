@@ -256,7 +256,7 @@ def _with_fixed_costs(pace: Pace, target: float, batch: MeasuredBatch) -> Pace:
 
 def _is_smallest(pace: Pace, batch: MeasuredBatch) -> bool:
     """Whether the batch could not be much smaller: each partition gets one offset at least."""
-    return batch.offsets == 1 or batch.offsets >= MIN_RATIO * pace.offsets
+    return batch.largest == 1 or batch.offsets >= MIN_RATIO * pace.offsets
 
 
 def fixed_costs(one: MeasuredBatch, other: MeasuredBatch) -> float:

@@ -15,10 +15,11 @@ OFF_TRIGGER = 1_790_000_000.5
 
 
 class Query:
-    """A query of some partitions without an end. A batch takes 0.5 s and 20 us for each offset."""
+    """A query of some partitions without an end. A batch takes 0.5 s, and by default 20 us for each offset."""
 
-    def __init__(self, hand: Hand, target: float = 10.0, partitions: int = 4) -> None:
+    def __init__(self, hand: Hand, target: float = 10.0, partitions: int = 4, per_offset: float = 20e-6) -> None:
         self.hand = hand
+        self.per_offset = per_offset
         self.now = OFF_TRIGGER
         self.limit = DurationLimit(target, "g", hand, lambda: self.now)
         self.positions: dict[TopicPartition, int] = {TopicPartition("t", number): 0 for number in range(partitions)}
@@ -36,13 +37,13 @@ class Query:
     def run(self, batches: int = 1, *, waits: float = 0.0, may_have_waited: bool = False) -> None:
         for _ in range(batches):
             self.plan()
-            self.hand.now += 0.5 + 20e-6 * self.sizes[-1] + waits
+            self.hand.now += self.duration + waits
             self.limit.completed(may_have_waited=may_have_waited)
 
     @property
     def duration(self) -> float:
         """That of the last batch, without waits."""
-        return 0.5 + 20e-6 * self.sizes[-1]
+        return 0.5 + self.per_offset * self.sizes[-1]
 
 
 @pytest.fixture
@@ -87,6 +88,31 @@ def test_each_partition_gets_an_offset_however_small_the_limit(hand: Hand) -> No
     query = Query(hand, target=0.001, partitions=50)
     query.run(20)
     assert min(query.sizes) >= 50
+
+
+@pytest.mark.parametrize("target", [0.1, 0.3, 0.45])
+@pytest.mark.parametrize("partitions", [2, 3, 4, 12, 100, 500])
+def test_a_target_below_the_costs_of_a_batch_starves_no_number_of_partitions(
+    hand: Hand, target: float, partitions: int
+) -> None:
+    query = Query(hand, target, partitions)
+    query.run(70)
+    largest = max(query.sizes[-10:])  # some are small, to show fixed costs
+    assert largest == pytest.approx(12_500, rel=0.1), "records take a third of a batch"
+
+
+@pytest.mark.parametrize("portion", [2, 3, 5])
+def test_many_partitions_do_not_keep_the_limit_at_the_same_portions(hand: Hand, portion: int) -> None:
+    partitions = 1000
+    query = Query(hand, 1.0, partitions, per_offset=0.5 / (partitions * (portion - 0.1)))
+    query.run(20)
+    assert query.duration == pytest.approx(1.0, rel=0.05)
+
+
+def test_the_offset_that_each_partition_gets_is_within_the_limit(query: Query) -> None:
+    first, *others = query.positions
+    ends = {first: BACKLOG, **dict.fromkeys(others, 5)}
+    assert sum(each.size for each in query.plan(ends).reads()) == 1000
 
 
 def test_few_partitions_that_are_left_read_at_most_twice_their_portions(hand: Hand) -> None:
