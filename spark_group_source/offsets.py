@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from spark_group_source.errors import CheckpointError
+from spark_group_source.json_text import parse_json
 from spark_group_source.text import printable
 
 VERSION = 3
@@ -288,7 +289,7 @@ def parse_progress_offset(offset: object) -> object:
     if not isinstance(offset, str):
         return offset
     try:
-        return json.loads(offset)
+        return parse_json(offset)
     except ValueError:  # the offset of another source may be any text
         return None
 

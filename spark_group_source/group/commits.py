@@ -33,6 +33,7 @@ from spark_group_source.group.error_actions import ErrorAction, error_action
 from spark_group_source.group.membership import NO_GENERATION, Membership, RequestFailed
 from spark_group_source.group.settings import GroupSettings
 from spark_group_source.group.timings import Timings
+from spark_group_source.json_text import parse_json
 from spark_group_source.offsets import (
     NO_LINEAGE,
     UNKNOWN_EPOCH,
@@ -119,7 +120,7 @@ class CommittedOffset:
         if not self.tagged:
             return {}
         try:
-            fields = json.loads(self.metadata[self.metadata.index("{") :])
+            fields = parse_json(self.metadata[self.metadata.index("{") :])
         except ValueError:  # there is only the tag
             return {}
         if not isinstance(fields, dict):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_group_source.json_text import parse_json
 from spark_group_source.offsets import TopicPartition, topics_of
 from spark_group_source.text import printable, quoted
 
@@ -45,8 +46,7 @@ def parse_numbers(text: str, number_of: NumberOf, expected: str, whole_of: Numbe
     if not text.lstrip().startswith(("{", "[")):
         raise ValueError(expected)  # a mistyped word, not JSON
     try:
-        # Pairs keep both of two equal names; a dictionary would silently drop the first.
-        numbers = _numbers(_topics(json.loads(text, object_pairs_hook=tuple)), number_of, whole_of)
+        numbers = _numbers(_topics(parse_json(text, pairs=True)), number_of, whole_of)
     except ValueError as error:
         raise ValueError(f"{expected} ({error})") from None
     return numbers

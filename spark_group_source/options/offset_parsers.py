@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_group_source.errors import CheckpointError
+from spark_group_source.json_text import parse_json
 from spark_group_source.offsets import MAX_OFFSET, BatchOffset
 from spark_group_source.options.offset_json import OTHERS, parse_numbers
 from spark_group_source.options.offset_specs import (
@@ -114,7 +115,7 @@ def _unquoted(text: str) -> str:
     """The JSON in a JSON string: the offsets in the JSON of a progress are such strings in Spark Connect."""
     while text.lstrip().startswith('"'):
         try:
-            inner = json.loads(text)
+            inner = parse_json(text)
         except ValueError:
             return text
         text = str(inner)
@@ -131,7 +132,7 @@ def _progress_offset(text: str) -> str | None:
         ValueError: a later release wrote the offset.
     """
     try:
-        shown = json.loads(text)
+        shown = parse_json(text)
     except ValueError:
         return None  # an error of the other parser says what is wrong
     if not isinstance(shown, dict):

@@ -5,11 +5,11 @@ A parser raises ValueError for an invalid text; the message is the rest of a sen
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from typing import Any
 
+from spark_group_source.json_text import parse_json
 from spark_group_source.offsets import TopicPartition
 from spark_group_source.option import listed, non_blank
 from spark_group_source.text import quoted
@@ -121,8 +121,7 @@ _PARTITIONS = 'JSON of topics and their partitions, for example {"orders": [0, 1
 def partitions_json(text: str) -> frozenset[TopicPartition]:
     """Partition numbers by topic, as JSON."""
     try:
-        # Pairs keep both of two equal names; a dictionary would silently drop the first.
-        topics = json.loads(text, object_pairs_hook=tuple)
+        topics = parse_json(text, pairs=True)
     except ValueError:
         raise ValueError(_PARTITIONS) from None
     is_object = isinstance(topics, tuple)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import email.utils
-import json
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from spark_group_source.auth.oauth.token import EXPIRY_MARGIN, IssuedToken
+from spark_group_source.json_text import parse_json
 from spark_group_source.text import printable
 
 MAX_LIFETIME = 30 * 86400.0
@@ -64,8 +64,8 @@ def _token_text(fields: Mapping[str, Any]) -> str:
 
 def _json_object(text: bytes) -> dict[str, Any] | None:
     try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
+        fields = parse_json(text)
+    except ValueError:
         return None
     if not isinstance(fields, dict):
         return None

@@ -166,8 +166,9 @@ class CompletionListener:
         return IDLE_CHECK_MS
 
     def _handle(self, event: str) -> None:
-        if event in self._markers:
-            self._markers[event].set()
+        marker = self._markers.get(event)  # another thread may take it away at any time
+        if marker is not None:
+            marker.set()
         elif event == JVM_ENDS:
             if self.server is not None:
                 self.server.end_application()

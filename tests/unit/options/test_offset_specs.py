@@ -147,6 +147,7 @@ def test_the_digest_of_offsets_depends_on_the_offsets_only() -> None:
         ('{"t":{"0":"1"}}', '"1" is not a whole number'),
         ('{"t":{"-1":1}}', "'-1' is not a partition number"),
         ('{"t":{"2147483648":1}}', "'2147483648' is not a partition number"),
+        ("[" * 100_000, "the JSON is nested too deeply"),
         ('{"t":{"0":1.5}}', "1.5 is not a whole number"),
         ('{"t":{"0":true}}', "true is not a whole number"),
         ('{"t":{"0":9223372036854775808}}', "9223372036854775808 is not a whole number"),
