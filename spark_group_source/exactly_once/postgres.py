@@ -57,9 +57,9 @@ LOCK = SQL("""INSERT INTO {} AS kept SELECT * FROM unnest(%s::text[], %s::text[]
 STAGE = SQL("CREATE UNLOGGED TABLE {} AS SELECT {columns} FROM {} WITH NO DATA")
 COPY = SQL("COPY {} ({columns}) FROM STDIN")
 # The stage has the rows of a task twice, if Spark has repeated the task.
-APPEND = SQL("""INSERT INTO {} ({columns}) SELECT DISTINCT ON (topic, "partition", "offset") {columns} FROM {stage}
+APPEND = SQL("""INSERT INTO {} ({columns}) SELECT DISTINCT ON (topic, "partition", "offset") {staged} FROM {} AS stage
     JOIN unnest(%s::text[], %s::int[], %s::bigint[]) AS lacking(topic, "partition", first) USING (topic, "partition")
-    WHERE "offset" >= first ORDER BY topic, "partition", "offset"
+    WHERE stage."offset" >= lacking.first ORDER BY topic, "partition", "offset"
 """)
 MOVE = SQL("""UPDATE {} AS kept SET position = moved.position, lineage = moved.lineage
     FROM unnest(%s::text[], %s::text[], %s::int[], %s::bigint[], %s::bigint[])
@@ -134,26 +134,33 @@ class PostgresSink:
                 copy = COPY.format(stage, columns=columns)
                 _with_zones(batch).foreachPartition(lambda rows: copy_rows(rows, conninfo, copy))
                 with connection.transaction():
-                    self._take(connection, stage, columns, reads)
+                    self._take(connection, stage, batch.columns, reads)
 
     def _take(
-        self, connection: psycopg.Connection, stage: Identifier, columns: Composed, reads: Sequence[OffsetRange]
+        self, connection: psycopg.Connection, stage: Identifier, names: Sequence[str], reads: Sequence[OffsetRange]
     ) -> None:
         """Appends the rows of the stage that the table lacks, and moves the positions past the batch."""
+        table, positions = _beside_parameters(self._table), _beside_parameters(self._positions)
         keys = [[each.topic for each in reads], [each.topic_id for each in reads], [each.partition for each in reads]]
         begins = [[each.start for each in reads], [each.lineage for each in reads]]
         kept = {
             (topic, topic_id, partition): (position, lineage)
             for topic, topic_id, partition, position, lineage in connection.execute(
-                LOCK.format(self._positions), [*keys, *begins]
+                LOCK.format(positions), [*keys, *begins]
             )
         }
         compared = lacking(reads, kept, self._rewind)
         firsts = [each.first for each in compared]
-        connection.execute(APPEND.format(self._table, columns=columns, stage=stage), [keys[0], keys[2], firsts])
+        append = APPEND.format(
+            table,
+            _beside_parameters(stage),
+            columns=SQL(", ").join([_beside_parameters(Identifier(each)) for each in names]),
+            staged=SQL(", ").join([_beside_parameters(Identifier("stage", each)) for each in names]),
+        )
+        connection.execute(append, [keys[0], keys[2], firsts])
         ends = [each.position.offset for each in compared]
         lineages = [each.position.lineage for each in compared]
-        connection.execute(MOVE.format(self._positions), [*keys, ends, lineages])
+        connection.execute(MOVE.format(positions), [*keys, ends, lineages])
 
 
 def copy_rows(rows: Iterable[Sequence[object]], conninfo: str, copy: Composed) -> None:
@@ -193,6 +200,11 @@ def drop_abandoned(connection: psycopg.Connection, target: int) -> None:
 def named(table: str) -> Identifier:
     """A table by its name, with its schema if needed."""
     return Identifier(*table.split("."))
+
+
+def _beside_parameters(name: Identifier) -> SQL:
+    """A name in a statement with parameters, in which psycopg reads ``%`` as the beginning of a placeholder."""
+    return SQL(name.as_string().replace("%", "%%"))
 
 
 def _columns(names: Sequence[str]) -> Composed:

@@ -20,6 +20,7 @@ import psycopg
 import pyspark
 import pytest
 from confluent_kafka import Producer
+from psycopg.sql import SQL, Identifier
 
 from spark_group_source.errors import MissingRows
 from spark_group_source.exactly_once import OffsetRange
@@ -369,6 +370,24 @@ def test_a_table_takes_what_it_lacks(database: str, table: str) -> None:
     assert write(100, 110, lineage=3, rewind="write") == {1: 10, 2: 10}
     assert write(100, 111, lineage=3, rewind="write") == {1: 9, 2: 11}
     assert write(100, 110, lineage=3, topic_id="new") == {1: 9, 2: 1, 3: 10}, "a recreated topic"
+
+
+@pytest.mark.parametrize("name", ["first", "stage", "lacking", "kept", "a%b", "a%s", "a{}b", 'a"b', "select", "Upper"])
+def test_a_table_and_its_columns_may_have_any_name(database: str, unique: Callable[[str], str], name: str) -> None:
+    class Named(Batch):
+        def foreachPartition(self, task: Callable[[Any], None]) -> None:  # noqa: N802 -- Spark's name
+            task((f"v{at}", "t", each.partition, at) for each in self.reads for at in range(each.start, each.end))
+
+    dtypes = ((name, "string"), ("topic", "string"), ("partition", "int"), ("offset", "bigint"))
+    table = unique(name)
+    for reads in ([OffsetRange("t", 0, 0, 5)], [OffsetRange("t", 0, 3, 7)]):
+        batch: Any = Named(reads, columns=tuple(column for column, _ in dtypes), dtypes=dtypes)
+        sink = PostgresSink(database, table)
+        sink.create(batch)
+        sink.write(batch, reads)
+    with psycopg.connect(database) as connection:
+        written = connection.execute(SQL('SELECT {}, "offset" FROM {}').format(Identifier(name), Identifier(table)))
+        assert sorted(written.fetchall()) == [(f"v{at}", at) for at in range(7)]
 
 
 def test_members_that_write_the_same_partitions_at_once_wait_for_each_other(database: str, table: str) -> None:
