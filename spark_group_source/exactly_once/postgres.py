@@ -192,7 +192,8 @@ def drop_abandoned(connection: psycopg.Connection, target: int) -> None:
     for oid, schema, name in connection.execute(STAGES, [target]).fetchall():
         locked = connection.execute("SELECT pg_try_advisory_lock(%s)", [oid]).fetchone()
         if locked == (True,):
-            with suppress(psycopg.errors.LockNotAvailable):
+            # A member of another role drops the stages of that role.
+            with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
                 connection.execute(SQL("DROP TABLE IF EXISTS {}").format(Identifier(schema, name)))
             connection.execute("SELECT pg_advisory_unlock(%s)", [oid])
 

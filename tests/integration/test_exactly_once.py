@@ -419,6 +419,24 @@ def test_a_stage_lasts_as_long_as_its_batch(database: str, table: str) -> None:
         eventually(dropped)
 
 
+def test_an_abandoned_stage_of_another_role_does_not_stop_a_member(database: str, table: str) -> None:
+    first, second = f"{table}_first", f"{table}_second"
+    with psycopg.connect(database) as connection:
+        for role in (first, second):
+            connection.execute(f"CREATE ROLE {role} LOGIN IN ROLE pg_read_all_data, pg_write_all_data")
+            connection.execute(f"GRANT CREATE ON SCHEMA public TO {role}")
+    with contextlib.ExitStack() as batch:
+        killed = psycopg.connect(f"{database} user={first}", autocommit=True)
+        batch.enter_context(staging(killed, table, _columns(Batch([]).columns)))
+        killed.close()
+        for end in (5, 10):
+            Batch([OffsetRange("t", 0, 0, end)]).append(f"{database} user={second}", table)
+    with psycopg.connect(database) as connection:
+        assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (10,)
+        stages = "SELECT relowner::regrole::text FROM pg_class WHERE relname LIKE 'kafka_stage_%'"
+        assert set(connection.execute(stages).fetchall()) <= {(first,)}
+
+
 @pytest.fixture
 def members(request: pytest.FixtureRequest, tmp_path: Path, database: str) -> Iterator[Members]:
     sink, way = request.param
