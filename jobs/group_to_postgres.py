@@ -32,7 +32,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from stream_job import add_rewind, begin, job_parser, run, shape, source
 
 from spark_group_source.exactly_once import foreach_batch
-from spark_group_source.exactly_once.postgres import PostgresSink
+from spark_group_source.exactly_once.postgres import PostgresSink, zoned
 
 TABLE = SQL("""CREATE TABLE IF NOT EXISTS {} (key bytea, value bytea, topic text, "partition" int, "offset" bigint,
     "timestamp" timestamptz, PRIMARY KEY (topic, key))""")
@@ -73,8 +73,8 @@ def start(spark: SparkSession, args: argparse.Namespace) -> list[StreamingQuery]
         batch.foreachPartition(lambda rows: upsert(rows, database, table))
 
     # Text with a time zone: a Python timestamp would be in local time.
-    zoned = F.date_format("timestamp", "yyyy-MM-dd HH:mm:ss.SSSXXX")
-    return [begin(records.withColumn("timestamp", zoned).writeStream.foreachBatch(write), args)]
+    timed = records.withColumn("timestamp", zoned(F.col("timestamp")))
+    return [begin(timed.writeStream.foreachBatch(write), args)]
 
 
 def appending(records: DataFrame, args: argparse.Namespace) -> DataStreamWriter:

@@ -27,7 +27,7 @@ from spark_group_source.exactly_once.record_columns import check_record_columns
 from spark_group_source.offsets import OffsetRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 RECORD = ("topic", "partition", "offset")
 """The columns that identify a record."""
@@ -216,8 +216,17 @@ def _with_zones(batch: DataFrame) -> DataFrame:
     """The batch with its times as texts with a time zone, because a Python timestamp would be in local time."""
     for name, kind in batch.dtypes:
         if kind == "timestamp":
-            batch = batch.withColumn(name, F.date_format(F.col(f"`{name}`"), "yyyy-MM-dd HH:mm:ss.SSSSSSXXX"))
+            batch = batch.withColumn(name, zoned(F.col(f"`{name.replace('`', '``')}`")))
     return batch
+
+
+def zoned(time: Column) -> Column:
+    """A time as a text that PostgreSQL reads as the same moment.
+
+    Before standard time, offsets from UTC had seconds: +00:09:21 in Paris. PostgreSQL rejects the plus sign that
+    precedes years after 9999, as producers write them that take microseconds for milliseconds.
+    """
+    return F.ltrim(F.date_format(time, "yyyy-MM-dd HH:mm:ss.SSSSSSXXXXX"), F.lit("+"))
 
 
 def _create_table(table: Identifier, dtypes: Sequence[tuple[str, str]]) -> Composed:

@@ -21,6 +21,7 @@ import pyspark
 import pytest
 from confluent_kafka import Producer
 from psycopg.sql import SQL, Identifier
+from pyspark.sql import SparkSession
 
 from spark_group_source.errors import MissingRows
 from spark_group_source.exactly_once import OffsetRange
@@ -388,6 +389,29 @@ def test_a_table_and_its_columns_may_have_any_name(database: str, unique: Callab
     with psycopg.connect(database) as connection:
         written = connection.execute(SQL('SELECT {}, "offset" FROM {}').format(Identifier(name), Identifier(table)))
         assert sorted(written.fetchall()) == [(f"v{at}", at) for at in range(7)]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Paris", "America/New_York"])
+def test_a_time_arrives_as_the_same_moment(
+    database: str, spark: SparkSession, unique: Callable[[str], str], zone: str
+) -> None:
+    moments = [-2_524_522_161, -1, 0, 1_761_438_600, 1_764_365_640_000]  # 1890 to 57880
+    former = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        rows = spark.createDataFrame([(at,) for at in moments], "`offset` long").selectExpr(
+            "'t' AS topic", "0 AS partition", "offset", "timestamp_seconds(offset) AS `a``b`"
+        )
+        table = unique("times")
+        sink = PostgresSink(database, table)
+        sink.create(rows)
+        sink.write(rows, [OffsetRange("t", 0, min(moments), max(moments) + 1)])
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(former))
+    with psycopg.connect(database) as connection:
+        written = SQL('SELECT "offset" FROM {} WHERE extract(epoch FROM "a`b") = "offset" ORDER BY 1')
+        found = connection.execute(written.format(Identifier(table))).fetchall()
+    assert [at for (at,) in found] == moments
 
 
 def test_members_that_write_the_same_partitions_at_once_wait_for_each_other(database: str, table: str) -> None:
