@@ -107,6 +107,12 @@ def _first(read: OffsetRange, kept: Position, rewind: Rewind) -> int:
     was_moved = read.lineage > kept.lineage
     if was_moved and (is_ahead or rewind == "write"):
         return read.start
+    if is_ahead and read.lineage < kept.lineage:
+        raise MissingRows(
+            f"The batch starts at {read.start} in {read.tp}, and is from before the group was moved. Since then the"
+            f" table has the records below {kept.offset}.",
+            "Start the query with a new checkpoint: it continues at the group's committed offsets.",
+        )
     if is_ahead:
         raise MissingRows(
             f"The batch starts at {read.start} in {read.tp}, and the table has the records below {kept.offset}."

@@ -46,6 +46,14 @@ def test_a_batch_ahead_of_a_table_whose_group_nobody_moved_is_an_error_with_both
     assert "set the position in the table to 116" in str(found.value)
 
 
+def test_a_batch_of_an_earlier_lineage_ahead_of_the_table_is_an_error_that_does_not_ask_to_skip_records() -> None:
+    """With the position at the batch, the member of the later lineage would leave out the records before it."""
+    with pytest.raises(MissingRows, match=r"115 in t-0, and is from before.*below 110") as found:
+        lacking([read(115, 120, lineage=1)], {("t", "id", 0): (110, 2)}, "write")
+    assert "Start the query with a new checkpoint" in str(found.value)
+    assert "set the position" not in str(found.value)
+
+
 def test_another_word_for_a_rewind_is_an_error_with_the_word() -> None:
     wrong: Any = "again"
     with pytest.raises(ValueError, match="rewind is 'again'; it must be 'skip' or 'write'"):
