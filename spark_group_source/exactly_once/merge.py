@@ -76,17 +76,23 @@ class MergeSink:
             reads: the ranges of the batch, from :func:`foreach_batch` or :func:`batch_ranges`.
 
         Raises:
-            ValueError: ``batch`` lacks a column that identifies records.
+            ValueError: ``batch`` lacks a column that identifies records; or with ``rewind="write"`` the table has no
+                column ``lineage``.
         """
         if not reads:
             return
         check_record_columns(self._table, batch.columns, RECORD)
+        spark = batch.sparkSession
+        has_lineages = "lineage" in spark.sql(f"SELECT * FROM {self._table} LIMIT 0").columns
         on = merge_condition(reads)
         if self._rewind == "write":
+            _check_lineages(self._table, has_lineages)
+            # Rows from before the column have none.
+            on += " AND coalesce(kept.lineage, 0) >= batch.lineage"
+        has_own_column = self._rewind == "skip" and "lineage" in batch.columns
+        if has_lineages and not has_own_column:
             batch = batch.withColumn("lineage", _lineage(reads))
-            on += " AND kept.lineage >= batch.lineage"
         batch.createOrReplaceTempView("batch")
-        spark = batch.sparkSession
         actions = f"{self.UNMATCHED} WHEN NOT MATCHED THEN INSERT *"
         retried(lambda: spark.sql(f"MERGE INTO {self._table} AS kept USING batch ON {on} {actions}"))
 
@@ -150,6 +156,15 @@ def retried(write: Callable[[], object]) -> None:
             if attempt == ATTEMPTS or not _is_conflict(error):
                 raise
         time.sleep(random.uniform(0, min(attempt, MAX_PAUSE_S)))
+
+
+def _check_lineages(table: str, has_lineages: bool) -> None:
+    if not has_lineages:
+        raise ValueError(
+            f"the table {table} has no column lineage, which rewind='write' needs. Stop all queries that write it, and"
+            f" before you move the group run: ALTER TABLE {table} ADD COLUMN lineage BIGINT; UPDATE {table} SET lineage"
+            " = unix_millis(current_timestamp())"
+        )
 
 
 def _lineage(reads: Sequence[OffsetRange]) -> Column:
