@@ -166,7 +166,7 @@ def _timestamp(unit: DecodeUnit, rows: RecordFields) -> pa.Array:
     millis = millis + np.where(log_append[rows.batch], 0, rows.timestamp_delta)
     out_of_range = (millis > _MAX_MILLIS) | (millis < -_MAX_MILLIS)
     if out_of_range.any():
-        row = int(out_of_range.argmax())
+        row = int(np.argmax(out_of_range))
         raise unit.batches.location(rows.batch[row]).unsupported(
             f"has at offset {rows.offset[row]} a timestamp of {millis[row]} ms, which is beyond Spark's range",
             "Leave out the column timestamp with .schema(...), or start after this record.",

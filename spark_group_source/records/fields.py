@@ -106,7 +106,7 @@ def locate_fields(unit: DecodeUnit) -> RecordFields:
     bad |= (offset_delta < 0) | (offset_delta > batch_headers["last_offset_delta"].astype(np.int64)[batch])
     offset = batch_headers["base_offset"].astype(np.int64)[batch] + offset_delta
     if bad.any():
-        row = int(bad.argmax())
+        row = int(np.argmax(bad))
         damage = f"its record of offset {offset[row]} has an impossible length or count"
         raise unit.batches.location(batch[row]).corrupt(damage)
     return RecordFields(
@@ -193,7 +193,7 @@ class _HeaderDecoder:
 
     def _check(self, rows: Longs, bad: np.ndarray) -> None:
         if bad.any():
-            raise self._error(int(rows[bad.argmax()]))
+            raise self._error(int(rows[np.argmax(bad)]))
 
     def _error(self, row: int) -> Exception:
         location = self._unit.batches.location(self._rows.batch[row])
