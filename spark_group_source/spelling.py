@@ -15,16 +15,17 @@ MAX_ERRORS_IF_SHORT = 1
 SHORT = 6
 """Maximum number of letters of a short name."""
 
-_OPPOSITES = (
-    ("min", "max"),
-    ("starting", "ending"),
-    ("start", "end"),
-    ("include", "exclude"),
-    ("send", "receive"),
-    ("key", "value"),
-    ("keystore", "truststore"),
-    ("connect", "read"),
-)
+_OPPOSITES = {
+    "min": "max",
+    "starting": "ending",
+    "start": "end",
+    "include": "exclude",
+    "send": "receive",
+    "key": "value",
+    "keystore": "truststore",
+    "connect": "read",
+}
+_OPPOSITES |= {opposite: word for word, opposite in _OPPOSITES.items()}
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
@@ -77,9 +78,9 @@ def _contradict(name: str, other: str, errors: int) -> bool:
 def _opposites_of(name: str) -> Iterator[str]:
     """The name with one of its words replaced by the opposite."""
     for match in _WORD.finditer(name):
-        for one, other in (*_OPPOSITES, *(pair[::-1] for pair in _OPPOSITES)):
-            if match[0].lower() == one:
-                yield name[: match.start()] + other + name[match.end() :]
+        opposite = _OPPOSITES.get(match[0].lower())
+        if opposite is not None:
+            yield name[: match.start()] + opposite + name[match.end() :]
 
 
 def distance(one: str, other: str, most: int) -> int:

@@ -10,13 +10,11 @@ from typing import Any
 
 from spark_group_source.json_text import parse_json
 from spark_group_source.offsets import TopicPartition, topics_of
+from spark_group_source.options.values import MAX_INT32
 from spark_group_source.text import printable, quoted
 
 OTHERS = "*"
 """Stands in the JSON for all partitions that the JSON does not name. No topic can have this name."""
-
-
-MAX_PARTITION = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +120,6 @@ def _partitions(topic: str, value: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _partition(text: str) -> int:
-    if not re.fullmatch(r"\d{1,10}", text) or int(text) > MAX_PARTITION:
+    if not re.fullmatch(r"\d{1,10}", text) or int(text) > MAX_INT32:
         raise ValueError(f"{quoted(text)} is not a partition number")
     return int(text)
