@@ -135,6 +135,12 @@ class OwnedPartition:
             return False
         return (found.lineage, found.offset) < (self.lineage, self.committed)
 
+    def is_committed_by(self, found: CommittedOffset | None) -> bool:
+        """Whether the group's committed offset covers the last completed batch, in the lineage of that batch."""
+        if found is None or not found.tagged:
+            return False
+        return found.lineage == self.lineage and found.offset >= self.completed
+
     def start_at(self, start: Start, lineage: int, topic_id: str, epoch: int) -> None:
         """Starts the partition at ``start``, in this lineage of the topic with this id.
 

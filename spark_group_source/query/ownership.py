@@ -46,6 +46,9 @@ FAILED_LOOKUPS_BACKOFF_MAX = 10.0
 the next try is due after ``offsetCommit.retryIntervalMs`` instead."""
 
 
+LAST_LOOKUP_TIMEOUT = 1.0
+"""Seconds at the end of the last commits that are kept for looking up what the group has of them."""
+
 RENEW_EVERY = 3600.0
 """Seconds between two commits of unchanged offsets, with ``assign`` only. If a group has no members, the brokers delete
 each offset ``offsets.retention.minutes`` after its commit (default: 7 days)."""
@@ -199,12 +202,33 @@ class AssignedPartitions:
         # commit.
         tried = self.tracker.completed_work()
         try:
-            self._commit_until(deadline, membership, clients, tried)
+            last_try = deadline.at_most(deadline.remaining() - LAST_LOOKUP_TIMEOUT)
+            self._commit_until(last_try, membership, clients, tried)
         except GroupSourceError as error:
             log.debug(
                 "group %s: cannot retry the last commits, because the membership failed: %s", self._group_id, error
             )
-        return {tp: owned for tp, owned in tried.items() if owned.pending}
+        unconfirmed = {tp: owned for tp, owned in tried.items() if owned.pending}
+        if not unconfirmed:
+            return {}
+        return self._without_committed(unconfirmed, clients, deadline)
+
+    def _without_committed(self, unconfirmed: Owned, clients: KafkaClients, deadline: Deadline) -> Owned:
+        """Leaves out the offsets that the group has, although no answer confirmed their commits to this assignment.
+
+        The coordinator may have applied a commit whose answer was lost, or that it answered with an error; and if this
+        member has joined again since, the offset was confirmed to its new assignment. If the group's offsets cannot be
+        looked up, all offsets count as uncommitted.
+        """
+        found = clients.offsets.committed(unconfirmed, deadline, unavailable={})
+        if isinstance(found, RequestFailed):
+            log.debug("group %s: cannot look up the last commits: %s", self._group_id, found.reason)
+            return unconfirmed
+        uncommitted = {}
+        for tp, owned in unconfirmed.items():
+            if not owned.is_committed_by(found.get(tp)):
+                uncommitted[tp] = owned
+        return uncommitted
 
     def _commit_until(
         self,

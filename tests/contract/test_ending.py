@@ -4,14 +4,16 @@ fake."""
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import CommitFailed
-from spark_group_source.query import driver
+from spark_group_source.query import driver, ownership
 from tests.contract.conftest import Bench, Query, eventually
 from tests.fake import FakeKafka, Fault
+from tests.fake.faults import set_error
 
 NO_RETRY = {"offsetCommit_retryIntervalMs": "600000"}
 """Only the end itself sends a commit again."""
@@ -116,7 +118,8 @@ def test_what_stays_uncommitted_is_the_last_line_and_the_member_leaves_in_time(
     on_fake.next("OffsetCommit", Fault(error=14), times=10_000)
     with caplog.at_level("INFO"):
         took = end_after_a_batch(query)
-    assert driver.CLOSE_TIMEOUT - driver.CLOSE_MEMBER_TIMEOUT - 2.0 < took < driver.CLOSE_TIMEOUT
+    tries = driver.CLOSE_TIMEOUT - driver.CLOSE_MEMBER_TIMEOUT - ownership.LAST_LOOKUP_TIMEOUT
+    assert tries - 2.0 < took < driver.CLOSE_TIMEOUT
     assert not fake.group(on_fake.group).members
     assert caplog.records[-1].levelname == "WARNING"
     assert "ended without committing topic-0 at 5: OffsetCommit failed with 14 (" in caplog.messages[-1]
@@ -124,6 +127,26 @@ def test_what_stays_uncommitted_is_the_last_line_and_the_member_leaves_in_time(
     after = on_fake.start()
     assert on_fake.has_faults("OffsetCommit")
     assert [(read.start, read.end) for read in after.begin()] == [(0, 5)]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *(Fault(edit=partial(set_error, "OffsetCommit", error_code=error_code)) for error_code in (7, 25, 110)),
+        Fault(silent=True),
+        Fault(drop="after"),
+    ],
+    ids=["7", "25", "110", "silent", "dropped"],
+)
+def test_what_the_group_has_is_not_reported_as_uncommitted(
+    on_fake: Bench, caplog: pytest.LogCaptureFixture, fault: Fault
+) -> None:
+    """The coordinator applies each commit, and its answer is lost or an error."""
+    query = on_fake.start_batch(5, **NO_RETRY)
+    on_fake.next("OffsetCommit", fault, times=10_000)
+    end_after_a_batch(query)
+    assert on_fake.committed()[0] == 5
+    assert "without committing" not in caplog.text
 
 
 def test_the_end_waits_for_nothing_once_the_partitions_are_lost(
