@@ -24,6 +24,9 @@ MAX_TEXT_BYTES = 2**15 - 1
 MEMBER_SUFFIX_BYTES = 64
 """Maximum size in bytes of the suffix by which a coordinator makes a client id a member id: a hyphen and a UUID."""
 
+MIN_BYTE_SIZE = 1024
+"""Minimum size of a fetch in bytes. A broker returns the first record batch of a fetch whole, whatever its limit."""
+
 FOREVER = 1e9
 """The longest time in seconds, about 31 years. Python cannot wait as long as Java's 64-bit milliseconds allow."""
 
@@ -188,8 +191,8 @@ def positive_count(text: str) -> int:
 
 
 def byte_size(text: str) -> int:
-    """A size in bytes."""
-    return _whole_number(text, 1024, MAX_INT32, " of bytes")
+    """A size in bytes. One below :data:`MIN_BYTE_SIZE`, which Kafka's Java client accepts, counts as that."""
+    return max(MIN_BYTE_SIZE, _whole_number(text, 0, MAX_INT32, " of bytes"))
 
 
 _BYTE_UNITS = {
@@ -342,6 +345,17 @@ def milliseconds(text: str) -> float:
 def long_milliseconds(text: str) -> float:
     """A number of milliseconds that fits into 64 bits, in seconds: what Kafka's Java client declares as a LONG."""
     return min(_whole_number(text, 1, MAX_INT64, " of milliseconds") / 1000, FOREVER)
+
+
+def wait(text: str) -> float:
+    """A number of milliseconds that fits into 32 bits, in seconds. 0, which Kafka's Java client accepts, counts as 1:
+    without any wait, a loop would keep a core busy."""
+    return max(1, _whole_number(text, 0, MAX_INT32, " of milliseconds")) / 1000
+
+
+def long_wait(text: str) -> float:
+    """As :func:`wait`, of a number that fits into 64 bits."""
+    return min(max(1, _whole_number(text, 0, MAX_INT64, " of milliseconds")) / 1000, FOREVER)
 
 
 def idle_time(text: str) -> float:

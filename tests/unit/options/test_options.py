@@ -182,9 +182,11 @@ LARGEST = 2**31 - 1
 NUMBERS: dict[Callable[[str], Any], tuple[int, int]] = {
     values.milliseconds: (1, LARGEST - 1),  # some need another that is longer
     values.long_milliseconds: (1, MAX_OFFSET),
+    values.wait: (0, LARGEST - 1),
+    values.long_wait: (0, MAX_OFFSET),
     values.idle_time: (1, MAX_OFFSET),
     values.duration: (0, MAX_OFFSET),
-    values.byte_size: (1024, LARGEST),
+    values.byte_size: (0, LARGEST),
     values.byte_count: (0, LARGEST),
     values.socket_buffer_size: (1, LARGEST),
     values.positive_count: (1, MAX_OFFSET),

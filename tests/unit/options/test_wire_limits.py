@@ -189,6 +189,7 @@ LONGS: dict[Callable[[str], Any], float] = {
     values.positive_count: MAX_OFFSET,
     values.retry_count: MAX_OFFSET,
     values.long_milliseconds: values.FOREVER,
+    values.long_wait: values.FOREVER,
     values.idle_time: values.FOREVER,
     values.duration: values.FOREVER,
     values.byte_string: MAX_OFFSET,
