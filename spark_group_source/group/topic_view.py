@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_group_source.clock import Deadline
-from spark_group_source.offsets import Partitions, TopicPartition
+from spark_group_source.offsets import Partitions, TopicPartition, topics_of
 from spark_group_source.text import names
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.metadata import Metadata, Topic, denied_topics, merge, partitions_of
@@ -56,10 +56,9 @@ class TopicView:
         known = self._known_of(wanted)
         disputed: Partitions = frozenset()
         if _missing(known, topics):
-            others, confirmed = self._ask_all_brokers(wanted, deadline)
-            topics = merge([topics, *others])
-            if not confirmed:
-                disputed = _missing(known, topics)
+            answers = self._ask_all_brokers(wanted, deadline)
+            topics = merge([topics, *answers])
+            disputed = self._disputed(_missing(known, topics), answers)
             if disputed:
                 topics = merge([topics, known])
         else:
@@ -88,21 +87,28 @@ class TopicView:
             if topic.partitions:
                 self._known[name] = topic
 
-    def _ask_all_brokers(self, wanted: Collection[str] | None, deadline: Deadline) -> tuple[list[Topics], bool]:
-        """Returns the topics from each broker that responds, and whether enough brokers have responded."""
+    def _ask_all_brokers(self, wanted: Collection[str] | None, deadline: Deadline) -> list[Topics]:
+        """Returns the topics from each broker that responds."""
         responses: list[Topics] = []
         for broker, answer in metadata_from_each(self._cluster, wanted, deadline):
             if isinstance(answer, Metadata):
                 responses.append(dict(answer.topics))
             else:
                 log.debug("group %s: broker %d returned no topics: %s", self._group_id, broker, answer)
-        return responses, is_confirmed(len(responses), max(self._brokers, len(self._cluster.broker_ids())))
+        return responses
+
+    def _disputed(self, missing: Partitions, answers: Sequence[Topics]) -> Partitions:
+        """Those partitions, ``missing`` from all answers, that too few brokers have called gone."""
+        brokers = max(self._brokers, len(self._cluster.broker_ids()))
+        if is_confirmed(answers, brokers, topics_of(missing)):
+            return frozenset()
+        return missing
 
     def _warn_of_disputed(self, disputed: Partitions) -> None:
         if disputed - self.disputed:
             log.warning(
-                "group %s: one broker does not know %s, and no second broker responded, so these partitions stay"
-                " assigned",
+                "group %s: one broker does not know %s, and no second broker has confirmed that, so these partitions"
+                " stay assigned",
                 self._group_id,
                 names(disputed),
             )

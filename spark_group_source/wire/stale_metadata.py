@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import (
+    TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,
     BrokerUnavailable,
     DeadlineExceeded,
@@ -50,9 +51,36 @@ broker has to do, even if it is old. Kafka removes a dead broker from metadata a
 (``broker.session.timeout.ms``), and fewer brokers have to answer then."""
 
 
-def is_confirmed(answers: int, brokers: int) -> bool:
-    """Whether this number of ``answers`` is enough, in a cluster of ``brokers`` brokers, to know what exists."""
-    return answers >= max(1, min(CONFIRMING_ANSWERS, brokers))
+def is_confirmed(answers: Sequence[Mapping[str, Topic]], brokers: int, wanted: Iterable[str]) -> bool:
+    """Whether enough brokers have said what exists of each of these topics.
+
+    Args:
+        answers: the topics in the answer of each broker.
+        brokers: the number of brokers of the cluster.
+    """
+    required = max(1, min(CONFIRMING_ANSWERS, brokers))
+    if len(answers) < required:
+        return False
+    merged = merge(answers)
+    return all(_answers_about(name, merged, answers) >= required for name in wanted)
+
+
+def _answers_about(name: str, merged: Mapping[str, Topic], answers: Sequence[Mapping[str, Topic]]) -> int:
+    """The number of answers that say which partitions a topic has, or that it has none."""
+    found = merged.get(name)
+    exists = found is not None and bool(found.partitions)
+    return sum(_says_what_exists(answer.get(name), exists) for answer in answers)
+
+
+def _says_what_exists(topic: Topic | None, exists: bool) -> bool:
+    """Whether a broker's answer about a topic, ``None`` if it lacks the topic, says which partitions it has.
+
+    A broker that does not know a topic that another broker knows lags behind. A broker that returns an error, such as
+    LEADER_NOT_AVAILABLE, does not say what it knows; but one that denies access does so for good.
+    """
+    if topic is None or topic.error == UNKNOWN_TOPIC_OR_PARTITION:
+        return not exists
+    return topic.error in (0, TOPIC_AUTHORIZATION_FAILED)
 
 
 def metadata_from_each(
@@ -148,8 +176,8 @@ class EveryBroker:
     """The merged metadata of all brokers; in a large cluster, of :data:`MAX_ASKED` brokers. A broker that does not
     answer within :data:`ANSWER_TIMEOUT` is left out.
 
-    ``confirmed``: whether enough brokers answered the last lookup to conclude that a topic unknown to all of them does
-    not exist.
+    ``confirmed``: whether enough brokers answered the last lookup to conclude that a topic or partition unknown to all
+    of them does not exist.
 
     Args:
         with_permissions: named topics come with what this client may do with them. Of all topics of a cluster, that
@@ -179,8 +207,14 @@ class EveryBroker:
                 others.append(answer.topics)
             else:
                 log.info("broker %d did not return its list of topics: %s", broker, answer)
-        self.confirmed = is_confirmed(answers + len(others), len(brokers))
-        return replace(first, topics=merge([first.topics, *others]))
+        counted = others
+        if answers:
+            counted = [first.topics, *others]
+        topics = merge([first.topics, *others])
+        if wanted is None:
+            wanted = topics.keys()
+        self.confirmed = is_confirmed(counted, len(brokers), wanted)
+        return replace(first, topics=topics)
 
     def _first(self, wanted: Collection[str] | None, deadline: Deadline) -> Metadata:
         if self._with_permissions and wanted is not None:

@@ -709,4 +709,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a static member keeps, and commits, what the group has assigned to others while it missed a generation",
         (Edit("_has_missed_generation(...)", "False"),),
     ),
+    Mutant(
+        "M64",
+        7,
+        "an answer that lacks a topic, or has an error for it, confirms which partitions the topic has",
+        (Edit("_says_what_exists(...)", "True"),),
+    ),
 )

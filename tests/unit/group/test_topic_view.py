@@ -77,7 +77,7 @@ def test_a_partition_that_one_broker_does_not_know_stays_with_one_warning_if_no_
         assert brokers.seen(wanted) == {"t": 4}
     lacking = {TopicPartition("t", number) for number in range(2 if odd is TWO else 0, 4)}
     assert brokers.view.disputed == (lacking if disputed else set())
-    assert caplog.text.count(", and no second broker responded, so these partitions stay assigned") == disputed
+    assert caplog.text.count(", and no second broker has confirmed that, so these partitions stay assigned") == disputed
 
 
 @pytest.mark.parametrize("others", [[TWO, TWO], [None, TWO]], ids=["all up", "one down"])

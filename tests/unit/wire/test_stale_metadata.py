@@ -55,9 +55,15 @@ def test_a_topic_exists_if_any_broker_knows_it() -> None:
 def test_what_exists_is_confirmed_by_two_brokers_or_the_only_one(
     count: int, silent: list[int], confirmed: bool
 ) -> None:
-    brokers = Brokers(count, silent)
+    brokers = Brokers(count, silent, knows=-1)
     brokers.found()
     assert brokers.view.confirmed == confirmed
+
+
+def test_a_topic_that_only_one_of_two_brokers_knows_is_not_confirmed() -> None:
+    brokers = Brokers(2, knows=1)
+    assert brokers.found() == {"t"}
+    assert not brokers.view.confirmed
 
 
 def test_few_brokers_are_asked_and_none_holds_the_lookup_for_long() -> None:
@@ -68,7 +74,32 @@ def test_few_brokers_are_asked_and_none_holds_the_lookup_for_long() -> None:
 
 
 def test_a_cluster_without_brokers_confirms_nothing() -> None:
-    assert not is_confirmed(0, 0)
+    assert not is_confirmed([], 0, [])
+
+
+KNOWN, UNKNOWN = Topic("t", "id", {0: 1}), Topic("t", "", {}, error=3)
+NO_LEADER, DENIED = Topic("t", "", {}, error=5), Topic("t", "", {}, error=29)
+
+
+@pytest.mark.parametrize(
+    ("answers", "confirmed"),
+    [
+        ([KNOWN, KNOWN], True),
+        ([UNKNOWN, UNKNOWN], True),
+        ([None, None], True),
+        ([DENIED, DENIED], True),
+        ([KNOWN, UNKNOWN], False),  # the second broker lags behind
+        ([KNOWN, None], False),
+        ([KNOWN, NO_LEADER], False),  # the second broker does not say what it knows
+        ([NO_LEADER, UNKNOWN], False),
+        ([KNOWN, KNOWN, UNKNOWN], True),
+    ],
+)
+def test_a_broker_confirms_the_partitions_of_the_topics_of_which_it_says_something(
+    answers: list[Topic | None], confirmed: bool
+) -> None:
+    of_each = [{} if topic is None else {"t": topic} for topic in answers]
+    assert is_confirmed(of_each, 3, ["t"]) == confirmed
 
 
 def test_of_two_leaders_the_one_of_the_later_epoch_is_the_leader() -> None:
