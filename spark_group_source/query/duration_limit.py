@@ -57,7 +57,10 @@ class DurationLimit:
         last = self._pace.last
         if last is None:
             return "no batch has been measured yet"
-        return f"the last batch took {last.seconds:.1f} s for {last.offsets:,} offsets"
+        measured = f"the last batch took {last.seconds:.1f} s for {last.offsets:,} offsets"
+        if self._pace.probed is not None:
+            return f"{measured}, and a small one shows what a batch costs without records"
+        return measured
 
     def limit(self, positions: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
         """``ends``, or earlier offsets if a batch from ``positions`` would take longer than the target.

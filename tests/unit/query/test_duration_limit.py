@@ -58,6 +58,20 @@ def test_batches_reach_the_target_and_name_what_was_measured(query: Query) -> No
     assert query.limit.reason == f"the last batch took {query.duration:.1f} s for {query.sizes[-1]:,} offsets"
 
 
+def test_a_batch_that_is_made_small_says_why(hand: Hand) -> None:
+    query = Query(hand, target=1.0)  # half of which is fixed
+    for _ in range(30):
+        query.run()
+        if "what a batch costs without records" in query.limit.reason:
+            break
+    last = query.sizes[-1]
+    measured = f"the last batch took {query.duration:.1f} s for {last:,} offsets"
+    assert query.limit.reason.startswith(f"{measured}, and a small one")
+    query.run()
+    assert query.sizes[-1] < last / 2
+    assert query.limit.reason.endswith(" offsets")
+
+
 def test_idle_time_teaches_nothing(query: Query) -> None:
     query.run(10)
     query.hand.now += 86_400
