@@ -21,7 +21,8 @@ class PartitionKey(NamedTuple):
 
     Attributes:
         topic: its name.
-        topic_id: its id; empty with brokers before Kafka 2.8.
+        topic_id: its id; empty with brokers before Kafka 2.8. A position without an id counts for the id that the topic
+            gets when its brokers are upgraded.
         partition: its number.
     """
 
@@ -86,10 +87,22 @@ def lacking(
     compared = []
     for read in reads:
         key = PartitionKey(read.topic, read.topic_id, read.partition)
-        offset, lineage = kept.get(key, (read.start, read.lineage))
-        first = _first(read, Position(offset, lineage), rewind)
-        compared.append(Lacking(read, first, Position(max(first, read.end), max(lineage, read.lineage))))
+        position = _kept_at(key, kept)
+        if position is None:
+            position = Position(read.start, read.lineage)
+        first = _first(read, position, rewind)
+        compared.append(Lacking(read, first, Position(max(first, read.end), max(position.lineage, read.lineage))))
     return compared
+
+
+def _kept_at(key: PartitionKey, kept: Mapping[tuple[str, str, int], tuple[int, int]]) -> Position | None:
+    """The table's position of a partition; ``None`` for a new one."""
+    position = kept.get(key)
+    if position is None:
+        position = kept.get(key._replace(topic_id=""))
+    if position is None:
+        return None
+    return Position(*position)
 
 
 def check_rewind(rewind: str) -> None:

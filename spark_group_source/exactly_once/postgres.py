@@ -50,6 +50,12 @@ TYPES = {
 
 POSITIONS = SQL("""CREATE TABLE IF NOT EXISTS {} (topic text, topic_id text, "partition" int, position bigint NOT NULL,
     lineage bigint NOT NULL, PRIMARY KEY (topic, topic_id, "partition"))""")
+# The topics got their ids after the positions were written, with an upgrade of the brokers.
+ADD_IDS = SQL("""UPDATE {positions} AS kept SET topic_id = now.topic_id
+    FROM unnest(%s::text[], %s::text[], %s::int[]) AS now(topic, topic_id, "partition")
+    WHERE kept.topic_id = '' AND now.topic_id <> ''
+    AND (kept.topic, kept."partition") = (now.topic, now."partition") AND NOT EXISTS (SELECT FROM {positions} AS other
+        WHERE (other.topic, other.topic_id, other."partition") = (now.topic, now.topic_id, now."partition"))""")
 # All members lock the rows in the same order, and each sees what another member has written.
 LOCK = SQL("""INSERT INTO {} AS kept SELECT * FROM unnest(%s::text[], %s::text[], %s::int[], %s::bigint[], %s::bigint[])
     ORDER BY 1, 2, 3 ON CONFLICT (topic, topic_id, "partition") DO UPDATE SET position = kept.position
@@ -65,6 +71,10 @@ MOVE = SQL("""UPDATE {} AS kept SET position = moved.position, lineage = moved.l
     FROM unnest(%s::text[], %s::text[], %s::int[], %s::bigint[], %s::bigint[])
         AS moved(topic, topic_id, "partition", position, lineage)
     WHERE (kept.topic, kept.topic_id, kept."partition") = (moved.topic, moved.topic_id, moved."partition")""")
+POSITIONS_SUFFIX = "_positions"
+MAX_NAME_BYTES = 63
+"""PostgreSQL cuts a longer name off, so the table of the positions could be the table itself."""
+
 PAUSE_LIMIT = "30s"
 """How long a member that pauses within the transaction may keep the positions locked."""
 STAGES = """SELECT stage.oid::bigint, nspname, stage.relname FROM pg_class AS stage
@@ -85,14 +95,18 @@ class PostgresSink:
         table: its name, with its schema if needed: ``lake.orders``. Upper case is kept.
         password: the password, if ``conninfo`` has none. Without a password, libpq looks for one.
         rewind: what happens to records that the table has after the group was moved back.
+
+    Raises:
+        ValueError: the name of the table is too long, or ``rewind`` is neither ``skip`` nor ``write``.
     """
 
     def __init__(self, conninfo: str, table: str, *, password: str | None = None, rewind: Rewind = "skip") -> None:
         check_rewind(rewind)
+        _check_length(table)
         self._conninfo = make_conninfo(conninfo, password=password)
         self._name = table
         self._table = named(table)
-        self._positions = named(f"{table}_positions")
+        self._positions = named(f"{table}{POSITIONS_SUFFIX}")
         self._rewind = rewind
 
     def create(self, rows: DataFrame) -> None:
@@ -143,6 +157,7 @@ class PostgresSink:
         table, positions = _beside_parameters(self._table), _beside_parameters(self._positions)
         keys = [[each.topic for each in reads], [each.topic_id for each in reads], [each.partition for each in reads]]
         begins = [[each.start for each in reads], [each.lineage for each in reads]]
+        connection.execute(ADD_IDS.format(positions=positions), keys)
         kept = {
             (topic, topic_id, partition): (position, lineage)
             for topic, topic_id, partition, position, lineage in connection.execute(
@@ -201,6 +216,17 @@ def drop_abandoned(connection: psycopg.Connection, target: int) -> None:
 def named(table: str) -> Identifier:
     """A table by its name, with its schema if needed."""
     return Identifier(*table.split("."))
+
+
+def _check_length(table: str) -> None:
+    name = table.rsplit(".", maxsplit=1)[-1]
+    longest = MAX_NAME_BYTES - len(POSITIONS_SUFFIX)
+    if len(name.encode()) > longest:
+        raise ValueError(
+            f"the table {table} has a name of {len(name.encode())} bytes; it must have at most {longest}, because the"
+            f" name of the table of its positions ends in {POSITIONS_SUFFIX}, and PostgreSQL cuts names off after"
+            f" {MAX_NAME_BYTES} bytes"
+        )
 
 
 def _beside_parameters(name: Identifier) -> SQL:

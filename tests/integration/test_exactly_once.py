@@ -370,7 +370,17 @@ def test_a_table_takes_what_it_lacks(database: str, table: str) -> None:
     assert write(100, 110, lineage=2) == {1: 20}, "the group was moved back"
     assert write(100, 110, lineage=3, rewind="write") == {1: 10, 2: 10}
     assert write(100, 111, lineage=3, rewind="write") == {1: 9, 2: 11}
+    assert write(100, 111, lineage=3, topic_id="id") == {1: 9, 2: 11}, "the same topic, from brokers that know its id"
     assert write(100, 110, lineage=3, topic_id="new") == {1: 9, 2: 1, 3: 10}, "a recreated topic"
+    with psycopg.connect(database) as connection:
+        kept = connection.execute(f"SELECT topic_id FROM {table}_positions ORDER BY 1").fetchall()
+    assert kept == [("id",), ("new",)]
+
+
+def test_a_table_whose_name_leaves_no_room_for_that_of_its_positions_is_an_error() -> None:
+    PostgresSink("", f"lake.{'x' * 53}")
+    with pytest.raises(ValueError, match="has a name of 54 bytes; it must have at most 53"):
+        PostgresSink("", f"lake.{'x' * 54}")
 
 
 @pytest.mark.parametrize("name", ["first", "stage", "lacking", "kept", "a%b", "a%s", "a{}b", 'a"b', "select", "Upper"])

@@ -40,6 +40,15 @@ def test_a_table_takes_what_it_lacks(batch: OffsetRange, rewind: Rewind, first: 
     assert found.key == PartitionKey("t", batch.topic_id, 0)
 
 
+def test_a_position_without_an_id_counts_once_the_topic_has_one() -> None:
+    """The brokers were upgraded to a release whose topics have ids."""
+    kept = {("t", "", 0): (115, 1)}
+    (found,) = lacking([read(110, 120)], kept)
+    assert (found.first, found.position, found.key) == (115, (120, 1), PartitionKey("t", "id", 0))
+    (recreated,) = lacking([read(0, 10, topic_id="new")], kept | {("t", "new", 0): (5, 1)})
+    assert recreated.first == 5
+
+
 def test_a_batch_ahead_of_a_table_whose_group_nobody_moved_is_an_error_with_both_offsets() -> None:
     with pytest.raises(MissingRows, match="starts at 116 in t-0, and the table has the records below 115") as found:
         lacking([read(116, 120)], KEPT)
