@@ -55,7 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--table", required=True, help="table, with its schema if needed: lake.flights")
     parser.add_argument("--append", action="store_true", help="a row for every record, not for the latest of each key")
     add_rewind(parser)
-    return run(parser.parse_args(arguments), start)
+    args = parser.parse_args(arguments)
+    if args.rewind != "skip" and not args.append:
+        parser.error("--rewind needs --append: without it the table has the latest record of each key in any case")
+    return run(args, start)
 
 
 def start(spark: SparkSession, args: argparse.Namespace) -> list[StreamingQuery]:

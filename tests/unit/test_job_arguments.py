@@ -25,3 +25,17 @@ def test_help_lists_the_arguments(
         runpy.run_path(str(path), run_name="__main__")
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("usage: ")
+
+
+def test_what_a_rewind_means_is_asked_only_of_a_table_with_every_record(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = JOBS / "group_to_postgres.py"
+    where = ["--bootstrap-servers", "b:9092", "--topic", "t", "--group", "g", "--checkpoint", "c"]
+    arguments = [*where, "--postgres", "dbname=d", "--table", "t", "--rewind", "write"]
+    monkeypatch.setattr(sys, "argv", [str(path), *arguments])
+    monkeypatch.syspath_prepend(str(JOBS))
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 2
+    assert "--rewind needs --append" in capsys.readouterr().err
