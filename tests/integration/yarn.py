@@ -32,7 +32,7 @@ ARTIFACTS = (
     ("org.junit.platform", "junit-platform-commons", "1.13.4"),
     ("org.opentest4j", "opentest4j", "1.3.0"),
 )
-"""Group, name and version, which is empty for that of PySpark's Hadoop. They have 64 MB; PySpark has the rest."""
+"""Group, name and version, which is empty for that of PySpark's Hadoop. They have 67 MB; PySpark has the rest."""
 MASTER, EXECUTOR = "org.apache.spark.deploy.yarn.ApplicationMaster", "YarnCoarseGrainedExecutorBackend"
 """In the command lines of the containers' JVMs."""
 
