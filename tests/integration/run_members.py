@@ -117,6 +117,20 @@ def prepare(plain: bool) -> None:
     between(postgres, "lacking", "locked")
 
 
+def started(start: Callable[[], Any]) -> Any:
+    """A query that has begun to read.
+
+    Many that start at the same moment can exceed Spark's ten seconds for the start of a process. They wait for each
+    other, and whoever exceeds them starts again, as a supervisor would have it.
+    """
+    while True:
+        query = start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(POLL_S)
+        if "failed to connect back" not in str(query.exception() or ""):
+            return query
+
+
 def main(module: str, way: str) -> None:
     job: Any = importlib.import_module(module)
     prepare(way == "plain")
@@ -133,10 +147,7 @@ def main(module: str, way: str) -> None:
             args, start, conf = job.main(arguments)
             spark = SparkSession.builder.config(map=conf).getOrCreate()
             register(spark)
-            query = start(spark, args)[0]
-            # Many that start at the same moment can exceed Spark's ten seconds for the start of a process.
-            while query.isActive and query.status["message"].startswith("Initializing"):
-                time.sleep(POLL_S)
+            query = started(lambda: start(spark, args)[0])  # noqa: B023 -- it starts in the loop
             queries[Path(args.checkpoint).name.partition("+")[0]] = query
         elif command == "stop":
             query = queries.pop(arguments[0])
