@@ -7,6 +7,7 @@ batches that the sink has written. So every member starts at or below the positi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Literal, NamedTuple, get_args
 
 from spark_group_source.errors import MissingRows
@@ -15,6 +16,9 @@ from spark_group_source.offsets import NO_LINEAGE, OffsetRange
 Rewind = Literal["skip", "write"]
 """What happens to records that the table has after the group was moved back: they are skipped, or written again."""
 
+Kept = Mapping[tuple[str, str, int], tuple[int, int]]
+"""Positions, ``(offset, lineage)`` by ``(topic, topic_id, partition)``."""
+
 
 class PartitionKey(NamedTuple):
     """The key of a position. A recreated topic has another id, and therefore its own positions.
@@ -22,7 +26,7 @@ class PartitionKey(NamedTuple):
     Attributes:
         topic: its name.
         topic_id: its id; empty with brokers before Kafka 2.8. A position without an id counts for the id that the topic
-            gets when its brokers are upgraded.
+            gets when its brokers are upgraded, and the position of this id for batches from before the upgrade.
         partition: its number.
     """
 
@@ -47,7 +51,7 @@ class Lacking(NamedTuple):
     """What a table lacks of one range of a batch: the records ``[first, read.end)``.
 
     Attributes:
-        read: the range.
+        read: the range; with the topic's id if the range has none, but the position has.
         first: the offset of the first record to write. At ``read.end`` or above, there is nothing to write.
         position: the position of the partition after the write.
     """
@@ -62,9 +66,7 @@ class Lacking(NamedTuple):
         return PartitionKey(self.read.topic, self.read.topic_id, self.read.partition)
 
 
-def lacking(
-    reads: Iterable[OffsetRange], kept: Mapping[tuple[str, str, int], tuple[int, int]], rewind: Rewind = "skip"
-) -> list[Lacking]:
+def lacking(reads: Iterable[OffsetRange], kept: Kept, rewind: Rewind = "skip") -> list[Lacking]:
     """Compares the ranges of a batch with the positions in a table.
 
     Call it inside the transaction that writes the rows, after the positions are locked. Then write the records from
@@ -72,8 +74,8 @@ def lacking(
 
     Args:
         reads: the ranges of the batch.
-        kept: the table's positions, ``(offset, lineage)`` by ``(topic, topic_id, partition)``. A partition without a
-            position is new.
+        kept: the table's positions, ``(offset, lineage)`` by ``(topic, topic_id, partition)``, at least those of the
+            partitions in the batch, with any ids. A partition without a position is new.
         rewind: what happens to records that the table has after the group was moved back.
 
     Returns:
@@ -84,25 +86,32 @@ def lacking(
         ValueError: ``rewind`` is neither ``skip`` nor ``write``.
     """
     check_rewind(rewind)
+    ids = _known_ids(kept)
     compared = []
-    for read in reads:
-        key = PartitionKey(read.topic, read.topic_id, read.partition)
-        position = _kept_at(key, kept)
-        if position is None:
-            position = Position(read.start, read.lineage)
+    for each in reads:
+        known = ids.get((each.topic, each.partition), [])
+        lacks_id = not each.topic_id and bool(known)
+        read = replace(each, topic_id=known[-1]) if lacks_id else each
+        position = _kept_at(read, kept, known)
         first = _first(read, position, rewind)
         compared.append(Lacking(read, first, Position(max(first, read.end), max(position.lineage, read.lineage))))
     return compared
 
 
-def _kept_at(key: PartitionKey, kept: Mapping[tuple[str, str, int], tuple[int, int]]) -> Position | None:
-    """The table's position of a partition; ``None`` for a new one."""
-    position = kept.get(key)
-    if position is None:
-        position = kept.get(key._replace(topic_id=""))
-    if position is None:
-        return None
-    return Position(*position)
+def _known_ids(kept: Kept) -> dict[tuple[str, int], list[str]]:
+    """The ids in the positions of each partition; that of the latest position is the last."""
+    ids: dict[tuple[str, int], list[str]] = {}
+    for topic, topic_id, number in sorted(kept, key=lambda key: Position(*kept[key])[::-1]):
+        if topic_id:
+            ids.setdefault((topic, number), []).append(topic_id)
+    return ids
+
+
+def _kept_at(read: OffsetRange, kept: Kept, known: list[str]) -> Position:
+    """The table's position of a partition; for a new one, the start of the range."""
+    # Once the table knows an id, a position without one is outdated, and a topic with another id is a recreated one.
+    topic_id = read.topic_id if known else ""
+    return Position(*kept.get((read.topic, topic_id, read.partition), (read.start, read.lineage)))
 
 
 def check_rewind(rewind: str) -> None:

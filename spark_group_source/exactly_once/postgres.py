@@ -55,7 +55,11 @@ ADD_IDS = SQL("""UPDATE {positions} AS kept SET topic_id = now.topic_id
     FROM unnest(%s::text[], %s::text[], %s::int[]) AS now(topic, topic_id, "partition")
     WHERE kept.topic_id = '' AND now.topic_id <> ''
     AND (kept.topic, kept."partition") = (now.topic, now."partition") AND NOT EXISTS (SELECT FROM {positions} AS other
-        WHERE (other.topic, other.topic_id, other."partition") = (now.topic, now.topic_id, now."partition"))""")
+        WHERE other.topic_id <> '' AND (other.topic, other."partition") = (now.topic, now."partition"))""")
+# A batch without ids, from before that, which a query repeats after it.
+LOCK_WITH_IDS = SQL("""SELECT topic, kept.topic_id, "partition", position, lineage FROM {} AS kept
+    JOIN unnest(%s::text[], %s::text[], %s::int[]) AS batch(topic, topic_id, "partition") USING (topic, "partition")
+    WHERE batch.topic_id = '' AND kept.topic_id <> '' ORDER BY topic, kept.topic_id, "partition" FOR UPDATE OF kept""")
 # All members lock the rows in the same order, and each sees what another member has written.
 LOCK = SQL("""INSERT INTO {} AS kept SELECT * FROM unnest(%s::text[], %s::text[], %s::int[], %s::bigint[], %s::bigint[])
     ORDER BY 1, 2, 3 ON CONFLICT (topic, topic_id, "partition") DO UPDATE SET position = kept.position
@@ -158,11 +162,12 @@ class PostgresSink:
         keys = [[each.topic for each in reads], [each.topic_id for each in reads], [each.partition for each in reads]]
         begins = [[each.start for each in reads], [each.lineage for each in reads]]
         connection.execute(ADD_IDS.format(positions=positions), keys)
+        locked = [
+            *connection.execute(LOCK.format(positions), [*keys, *begins]),
+            *connection.execute(LOCK_WITH_IDS.format(positions), keys),
+        ]
         kept = {
-            (topic, topic_id, partition): (position, lineage)
-            for topic, topic_id, partition, position, lineage in connection.execute(
-                LOCK.format(positions), [*keys, *begins]
-            )
+            (topic, topic_id, partition): (offset, lineage) for topic, topic_id, partition, offset, lineage in locked
         }
         compared = lacking(reads, kept, self._rewind)
         firsts = [each.first for each in compared]
@@ -175,7 +180,8 @@ class PostgresSink:
         connection.execute(append, [keys[0], keys[2], firsts])
         ends = [each.position.offset for each in compared]
         lineages = [each.position.lineage for each in compared]
-        connection.execute(MOVE.format(positions), [*keys, ends, lineages])
+        ids = [each.key.topic_id for each in compared]
+        connection.execute(MOVE.format(positions), [keys[0], ids, keys[2], ends, lineages])
 
 
 def copy_rows(rows: Iterable[Sequence[object]], conninfo: str, copy: Composed) -> None:

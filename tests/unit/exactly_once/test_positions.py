@@ -45,8 +45,15 @@ def test_a_position_without_an_id_counts_once_the_topic_has_one() -> None:
     kept = {("t", "", 0): (115, 1)}
     (found,) = lacking([read(110, 120)], kept)
     assert (found.first, found.position, found.key) == (115, (120, 1), PartitionKey("t", "id", 0))
-    (recreated,) = lacking([read(0, 10, topic_id="new")], kept | {("t", "new", 0): (5, 1)})
-    assert recreated.first == 5
+    (recreated,) = lacking([read(0, 10, topic_id="new")], kept | {("t", "id", 0): (120, 1)})
+    assert recreated.first == 0, "the position without an id is that of the former topic"
+
+
+def test_a_batch_from_before_the_topic_had_an_id_is_compared_with_the_position_of_the_id() -> None:
+    """A query logged it, and repeats it when another member has written it and the brokers were upgraded."""
+    for kept in (KEPT, KEPT | {("t", "", 0): (105, 1)}, KEPT | {("t", "former", 0): (300, 0)}):
+        (found,) = lacking([read(100, 120, topic_id="")], kept)
+        assert (found.first, found.position, found.key) == (115, (120, 1), PartitionKey("t", "id", 0))
 
 
 def test_a_batch_ahead_of_a_table_whose_group_nobody_moved_is_an_error_with_both_offsets() -> None:
