@@ -193,7 +193,7 @@ def _guess_starts(memory: Memory, targets: Longs, limits: Longs, width: int) -> 
     """
     raw = np.frombuffer(memory, np.uint8)
     width = min(width, len(raw))
-    windows = np.ndarray(len(raw) - width + 1, f"V{width}", memory, strides=(1,))
+    windows: npt.NDArray[np.void] = np.ndarray(len(raw) - width + 1, f"V{width}", memory, strides=(1,))
     window = windows[np.minimum(targets, len(windows) - 1)].view(np.uint8).reshape(len(targets), width)
     candidates = (window[:, 1:] == 0) & (window[:, :-1] - 1 < _CONTINUATION_BIT - 1)
     lane, position = np.divmod(np.flatnonzero(candidates), width - 1)
@@ -272,7 +272,7 @@ def _scan_one_by_one(memory: Memory, starts: Longs, ends: Longs) -> tuple[Longs,
 def _scan_block(memory: Memory, starts: Longs) -> Longs:
     """The positions of all lanes in the next steps. A lane beyond its end continues into the bytes that follow."""
     last = len(memory) - 2
-    first_two = np.ndarray(last + 1, "<u2", memory, strides=(1,))
+    first_two: npt.NDArray[np.uint16] = np.ndarray(last + 1, "<u2", memory, strides=(1,))
     block = np.empty((_BLOCK_STEPS + 1, len(starts)), np.int64)
     block[0] = starts
     for step in range(_BLOCK_STEPS):

@@ -172,7 +172,8 @@ class _HeaderDecoder:
         index = self._first[rows] + done
         self._key[index], self._key_length[index] = key, key_length
         self._value[index], self._value_length[index] = value, value_length
-        return value + np.maximum(value_length, 0)
+        following: Longs = value + np.maximum(value_length, 0)
+        return following
 
     def _decode_rest(self, row: int, position: int, done: int) -> None:
         """Decodes the other headers of one record. Numpy would be slow for a few records with a million headers."""
@@ -191,7 +192,7 @@ class _HeaderDecoder:
         if position != end:
             raise self._error(row)
 
-    def _check(self, rows: Longs, bad: np.ndarray) -> None:
+    def _check(self, rows: Longs, bad: npt.NDArray[np.bool_]) -> None:
         if bad.any():
             raise self._error(int(rows[np.argmax(bad)]))
 

@@ -88,7 +88,9 @@ class OAuthServer:
 
     def use_unpublished_key(self) -> None:
         """Signs the tokens to come with a key that no broker knows."""
-        self.key = RSAKey.generate_key(2048, {"kid": self._published.kid, "use": "sig"})
+        kid = self._published.kid
+        assert kid is not None
+        self.key = RSAKey.generate_key(2048, {"kid": kid, "use": "sig"})
 
     def use_published_key(self) -> None:
         """Signs with the key of the JWKS again."""
