@@ -31,6 +31,8 @@ CONFLICTS = (
     "ProtocolChanged",
     "conflicting files",
     "CommitFailed",
+    # Another member creates the table: its directory exists, and the table's first version does not yet.
+    "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
 )
 
 
@@ -56,7 +58,7 @@ class MergeSink:
         self._rewind = rewind
 
     def create(self, rows: DataFrame) -> None:
-        """Creates the table with the columns of ``rows``, if it does not exist.
+        """Creates the table with the columns of ``rows``, if it does not exist. Several members may do so at once.
 
         Raises:
             ValueError: ``rows`` lacks a column that identifies records.

@@ -104,7 +104,12 @@ def test_another_word_for_a_rewind_is_an_error_with_the_word() -> None:
 
 @pytest.mark.parametrize(
     ("message", "attempts"),
-    [("[DELTA_CONCURRENT_APPEND] ...", ATTEMPTS), ("Found conflicting files", ATTEMPTS), ("no", 1)],
+    [
+        ("[DELTA_CONCURRENT_APPEND] ...", ATTEMPTS),
+        ("[DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION] Cannot create table ...", ATTEMPTS),
+        ("Found conflicting files", ATTEMPTS),
+        ("no", 1),
+    ],
 )
 def test_only_a_conflict_with_another_writer_is_repeated_and_not_for_ever(
     hand: Hand, message: str, attempts: int
