@@ -90,8 +90,7 @@ def lacking(reads: Iterable[OffsetRange], kept: Kept, rewind: Rewind = "skip") -
     compared = []
     for each in reads:
         known = ids.get((each.topic, each.partition), [])
-        lacks_id = not each.topic_id and bool(known)
-        read = replace(each, topic_id=known[-1]) if lacks_id else each
+        read = _with_known_id(each, known)
         position = _kept_at(read, kept, known)
         first = _first(read, position, rewind)
         compared.append(Lacking(read, first, Position(max(first, read.end), max(position.lineage, read.lineage))))
@@ -105,6 +104,13 @@ def _known_ids(kept: Kept) -> dict[tuple[str, int], list[str]]:
         if topic_id:
             ids.setdefault((topic, number), []).append(topic_id)
     return ids
+
+
+def _with_known_id(read: OffsetRange, known: list[str]) -> OffsetRange:
+    """The range; with the latest known id if it was logged before its topic had one."""
+    if read.topic_id or not known:
+        return read
+    return replace(read, topic_id=known[-1])
 
 
 def _kept_at(read: OffsetRange, kept: Kept, known: list[str]) -> Position:

@@ -192,7 +192,7 @@ def positive_count(text: str) -> int:
 
 def byte_size(text: str) -> int:
     """A size in bytes. One below :data:`MIN_BYTE_SIZE`, which Kafka's Java client accepts, counts as that."""
-    return max(MIN_BYTE_SIZE, _whole_number(text, 0, MAX_INT32, " of bytes"))
+    return max(MIN_BYTE_SIZE, byte_count(text))
 
 
 _BYTE_UNITS = {

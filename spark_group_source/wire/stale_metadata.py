@@ -61,15 +61,14 @@ def is_confirmed(answers: Sequence[Mapping[str, Topic]], brokers: int, wanted: I
     required = max(1, min(CONFIRMING_ANSWERS, brokers))
     if len(answers) < required:
         return False
-    merged = merge(answers)
-    return all(_answers_about(name, merged, answers) >= required for name in wanted)
+    return all(_answers_about(name, answers) >= required for name in wanted)
 
 
-def _answers_about(name: str, merged: Mapping[str, Topic], answers: Sequence[Mapping[str, Topic]]) -> int:
+def _answers_about(name: str, answers: Sequence[Mapping[str, Topic]]) -> int:
     """The number of answers that say which partitions a topic has, or that it has none."""
-    found = merged.get(name)
-    exists = found is not None and bool(found.partitions)
-    return sum(_says_what_exists(answer.get(name), exists) for answer in answers)
+    topics = [answer.get(name) for answer in answers]
+    exists = any(topic is not None and topic.partitions for topic in topics)
+    return sum(_says_what_exists(topic, exists) for topic in topics)
 
 
 def _says_what_exists(topic: Topic | None, exists: bool) -> bool:
