@@ -11,6 +11,7 @@ from spark_group_source.errors import RetriableError
 from spark_group_source.offsets import LATEST, Offsets, TopicPartition, without_topics
 from spark_group_source.options.source_options import SourceOptions
 from spark_group_source.query.leaderless_probe import LeaderlessProbe
+from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.topics import LOOKUP_TIMEOUT, raise_or_skip_deleted
 from spark_group_source.wire.cluster import Cluster
 from spark_group_source.wire.offset_lookup import ListedOffsets, list_offsets
@@ -46,6 +47,7 @@ class EndOffsets:
         self._cluster = cluster
         self._options = options
         self._clock = clock
+        self._topic_ids: dict[TopicPartition, str] = {}
         self._deleted: set[TopicPartition] = set()
         self._deleted_at = clock()
         self._probe = LeaderlessProbe(clock)
@@ -58,10 +60,10 @@ class EndOffsets:
         """Partitions that no broker knew at the last lookup."""
         return self._deleted
 
-    def look_up(self, positions: Offsets) -> Offsets:
+    def look_up(self, owned: Owned) -> Offsets:
         """Looks up the end offset of each partition if a lookup is due; under read_committed the last stable offset.
 
-        If nothing lies beyond ``positions`` the call sleeps until the next lookup is due, because Spark polls an idle
+        If nothing lies beyond the positions the call sleeps until the next lookup is due, because Spark polls an idle
         source a hundred times a second: for at most 0.1 s, or 0.5 ms for each partition if that is longer, which is 5 s
         with 10,000 partitions. During an outage it returns the end offsets of the last lookup.
         The result leaves out partitions that no lookup has found, and deleted partitions if ``failOnDataLoss`` is
@@ -70,6 +72,8 @@ class EndOffsets:
         Raises:
             DataLoss: a partition was deleted.
         """
+        self._forget_former_topics(owned)
+        positions = {tp: partition.position for tp, partition in owned.items()}
         interval = self._interval(len(positions))
         wait = self._looked_up_at + interval - self._clock()
         if wait > 0 and self._is_known(positions):
@@ -78,6 +82,16 @@ class EndOffsets:
             time.sleep(wait)
         self._refresh(positions.keys())
         return self._known_ends(positions)
+
+    def _forget_former_topics(self, owned: Owned) -> None:
+        """Forgets the ends in topics in which a position has another topic id than when its end was looked up.
+
+        A topic may be recreated during a lookup. If no batch has read the former topic, nobody else notices that.
+        """
+        former = {tp.topic for tp, partition in owned.items() if not partition.may_be_in(self._topic_ids.get(tp, ""))}
+        if former:
+            self.forget(former)
+        self._topic_ids |= {tp: partition.topic_id for tp, partition in owned.items() if partition.topic_id}
 
     def _interval(self, partitions: int) -> float:
         """Seconds between two lookups of this number of partitions."""
@@ -141,6 +155,7 @@ class EndOffsets:
                 ends[tp] = end
         ends |= current
         self.epochs = {tp: epoch for tp, epoch in self.epochs.items() if tp in ends}
+        self._topic_ids = {tp: topic_id for tp, topic_id in self._topic_ids.items() if tp in ends}
         self._looked_up_at = self._clock()
         if ends != self.known:
             self.known = ends

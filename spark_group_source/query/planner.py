@@ -334,12 +334,11 @@ class BatchPlanner:
         Raises:
             DataLoss: records are lost, and ``failOnDataLoss`` is true.
         """
-        positions = {tp: partition.position for tp, partition in owned.items()}
-        topics = topics_of(positions)
+        topics = topics_of(owned)
         if self._data_loss.raise_or_restart_recreated(topics, me):
             return None
         self._data_loss.raise_or_forget_deleted(start, topics, me)
-        ends = self.end_offsets.look_up(positions)
+        ends = self.end_offsets.look_up(owned)
         truncated = self._data_loss.find_truncated(owned, ends)
         # These lookups may have refreshed the metadata of the topics.
         if self._data_loss.raise_or_restart_recreated(topics, me):

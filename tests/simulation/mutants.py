@@ -715,4 +715,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "an answer that lacks a topic, or has an error for it, confirms which partitions the topic has",
         (Edit("_says_what_exists(...)", "True"),),
     ),
+    Mutant(
+        "M65",
+        6,
+        "the end of a topic that is recreated during the first lookup of its end is planned in its successor",
+        (Edit("self.forget(former)", "pass", inside="EndOffsets._forget_former_topics"),),
+    ),
 )

@@ -7,9 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from spark_group_source.offsets import TopicPartition
+from spark_group_source.offsets import Offsets, TopicPartition
 from spark_group_source.options.parsing import parse_options
 from spark_group_source.query.end_offsets import EndOffsets
+from spark_group_source.query.owned_partition import Owned, OwnedPartition
 from spark_group_source.wire.cluster import Cluster
 from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand
@@ -47,7 +48,12 @@ def ends(fake: FakeKafka, hand: Hand) -> Iterator[EndOffsets]:
     cluster.close()
 
 
-def partitions(fake: FakeKafka, count: int) -> dict[TopicPartition, int]:
+def partitions(fake: FakeKafka, count: int) -> Owned:
     """Positions at the start of that many empty partitions."""
     fake.create_topic("t", count)
-    return {TopicPartition("t", number): 0 for number in range(count)}
+    return at(dict.fromkeys((TopicPartition("t", number) for number in range(count)), 0))
+
+
+def at(positions: Offsets, topic_id: str = "") -> Owned:
+    """Owned partitions with these positions in the topic with this id."""
+    return {tp: OwnedPartition(position=offset, topic_id=topic_id) for tp, offset in positions.items()}

@@ -21,6 +21,7 @@ from spark_group_source.group.membership import RequestFailed
 from spark_group_source.offsets import BatchOffset, OffsetRange, PinnedStart, TopicPartition
 from spark_group_source.query.driver import Driver
 from spark_group_source.query.other_members import log_other_members
+from spark_group_source.query.owned_partition import Owned
 from spark_group_source.query.query_log import REPORT_INTERVAL
 from tests.drivers import drivers, spans
 from tests.fake import FakeKafka, Fault
@@ -57,13 +58,13 @@ def test_a_partition_lost_and_assigned_again_during_planning_is_left_out_of_the_
     driver = start()
     ends = driver._planner.end_offsets.look_up
 
-    def meanwhile(positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+    def meanwhile(owned: Owned) -> Mapping[TopicPartition, int]:
         monkeypatch.setattr(driver._planner.end_offsets, "look_up", ends)
         fake.commit("g", {("t", 0): 8}, COMMIT_TAG)
         fake.expire("g", driver._member.snapshot().member_id)
         eventually(lambda: driver.counters.lost == 2)
         eventually(lambda: len(driver._assigned_partitions.tracker.positions(driver._member.snapshot())) == 2)
-        return ends(positions)
+        return ends(owned)
 
     monkeypatch.setattr(driver._planner.end_offsets, "look_up", meanwhile)
     nothing = driver.plan_batch(BatchOffset(), None)

@@ -11,7 +11,7 @@ from spark_group_source.offsets import TopicPartition
 from spark_group_source.query.end_offsets import EndOffsets
 from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand
-from tests.unit.query.conftest import partitions
+from tests.unit.query.conftest import at, partitions
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -46,6 +46,19 @@ def test_no_end_offset_or_epoch_of_a_topic_is_one_of_its_successor(fake: FakeKaf
     fake.logs["t"][0].leader = None
     ends.forget({"t"})
     assert ends.look_up(positions) == {B: 5}
+    assert A not in ends.epochs
+
+
+def test_an_end_found_while_the_topic_was_recreated_is_no_end_in_its_successor(
+    fake: FakeKafka, ends: EndOffsets
+) -> None:
+    partitions(fake, 2)
+    for log in fake.logs["t"].values():
+        log.append_count(5)
+    assert ends.look_up(at({A: 0, B: 0}, "former")) == {A: 5, B: 5}
+    assert ends.look_up(at({A: 2, B: 2}, "former")) == {A: 5, B: 5}
+    fake.logs["t"][0].leader = None
+    assert ends.look_up(at({A: 0, B: 0}, "present")) == {B: 5}
     assert A not in ends.epochs
 
 

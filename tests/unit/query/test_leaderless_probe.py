@@ -15,7 +15,7 @@ from spark_group_source.query.end_offsets import EndOffsets
 from spark_group_source.wire.offset_lookup import ListedOffsets
 from tests.fake import FakeKafka
 from tests.unit.hand_clock import Hand
-from tests.unit.query.conftest import partitions
+from tests.unit.query.conftest import at, partitions
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -42,7 +42,7 @@ def test_a_partition_without_a_leader_delays_the_others_little(fake: FakeKafka, 
     while hand.now - began < 10.0:
         fake.produce("t", ["x"], partition=1)
         asked_at, end = hand.now, fake.logs["t"][1].end
-        until(hand, lambda end=end: ends.look_up({A: 0, B: end - 1})[B] == end, 60.0)  # type: ignore[misc]
+        until(hand, lambda end=end: ends.look_up(at({A: 0, B: end - 1}))[B] == end, 60.0)  # type: ignore[misc]
         stalled += max(0.0, hand.now - asked_at - 0.1)
     assert stalled < 2.5
     assert sum(api == "Metadata" for api, _, _ in fake.requests[before:]) < 20
@@ -76,12 +76,12 @@ def test_a_leader_that_hangs_takes_at_most_a_quarter_of_the_time_after_the_first
         return ListedOffsets({B: 7})
 
     monkeypatch.setattr(end_offsets, "list_offsets", list_offsets)
-    assert ends.look_up({A: 0, B: 0}) == {B: 7}
-    until(hand, lambda: ends.look_up({A: 0, B: 0}) != {B: 7} or hand.now > 300.0, 400.0)
+    assert ends.look_up(at({A: 0, B: 0})) == {B: 7}
+    until(hand, lambda: ends.look_up(at({A: 0, B: 0})) != {B: 7} or hand.now > 300.0, 400.0)
     assert looks[:5] == [10.0, 1.0, 2.0, 4.0, 8.0]
     assert sum(looks[1:]) < 300.0 * 0.26
     hung = False
-    until(hand, lambda: A in ends.look_up({A: 0, B: 0}), 31.0)
+    until(hand, lambda: A in ends.look_up(at({A: 0, B: 0})), 31.0)
 
 
 def test_a_partition_with_a_new_leader_is_found_beside_others(fake: FakeKafka, ends: EndOffsets, hand: Hand) -> None:
