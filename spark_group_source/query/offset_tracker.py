@@ -321,7 +321,7 @@ class OffsetTracker:
         with self._lock:
             for tp, epoch in now.items():
                 owned, copy = self._owned.get(tp), copies[tp]
-                if owned is not None and (owned.position, owned.epoch) == (copy.position, copy.epoch):
+                if owned is not None and owned.epoch == copy.epoch and not owned.has_moved_since(copy):
                     owned.epoch = epoch
                 copy.epoch = epoch
 

@@ -121,7 +121,9 @@ class OwnedPartition:
         return self.may_be_in(read.topic_id) and read.end <= self.position
 
     def is_at_beginning(self, read: OffsetRange) -> bool:
-        """Whether the position is where ``read`` begins, in the same lineage."""
+        """Whether the position is where ``read`` begins, in the same topic and lineage."""
+        if not self.may_be_in(read.topic_id):
+            return False
         return (self.position, self.lineage) == (read.start, read.lineage)
 
     def has_moved_since(self, before: OwnedPartition) -> bool:

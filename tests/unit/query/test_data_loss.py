@@ -765,9 +765,13 @@ def test_an_epoch_that_the_other_thread_has_set_meanwhile_stays() -> None:
     tracker.restore(BatchOffset.from_ranges([OffsetRange("harmed", 0, 0, 5, "id", 4)]), PinnedStarts())
     tracker.partitions_assigned(frozenset({HARMED}), me)
     with tracker.start_lookup(frozenset({HARMED})) as lookup:
-        tracker.record_starts(lookup, {HARMED: Start(5, StartRule.LOGGED)}, {}, {}, 0.0)
-    for other in (OwnedPartition(position=5, epoch=3), OwnedPartition(position=3, epoch=4)):
+        tracker.record_starts(lookup, {HARMED: Start(5, StartRule.LOGGED)}, {}, {"harmed": "id"}, 0.0)
+    for other in (
+        OwnedPartition(position=5, epoch=3, topic_id="id"),
+        OwnedPartition(position=3, epoch=4, topic_id="id"),
+        OwnedPartition(position=5, epoch=4, topic_id="former"),
+    ):
         tracker.advance_epochs({HARMED: other}, {HARMED: 7})
         assert tracker.positions(me)[HARMED].epoch == 4
-    tracker.advance_epochs({HARMED: OwnedPartition(position=5, epoch=4)}, {HARMED: 6})
+    tracker.advance_epochs({HARMED: OwnedPartition(position=5, epoch=4, topic_id="id")}, {HARMED: 6})
     assert tracker.positions(me)[HARMED].epoch == 6

@@ -199,6 +199,15 @@ def test_a_partition_lost_or_started_elsewhere_while_its_batch_was_planned_keeps
     assert A not in tracker._owned
 
 
+def test_a_batch_of_the_former_topic_does_not_move_a_position_in_its_successor() -> None:
+    tracker = owning(7, ours(7))
+    tracker._owned[A].topic_id = "present"
+    tracker.planned(BatchOffset.from_ranges([OffsetRange(*A, 7, 9, "former")]))
+    assert tracker._owned[A].position == 7
+    tracker.planned(BatchOffset.from_ranges([OffsetRange(*A, 7, 9, "present")]))
+    assert tracker._owned[A].position == 9
+
+
 def test_a_commit_is_neither_confirmed_nor_rejected_for_a_partition_that_has_started_again_since() -> None:
     tracker = owning(5, None)
     sent = tracker.pending(OWNER)
