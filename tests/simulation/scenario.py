@@ -331,7 +331,7 @@ class Scenario:
         self.slowness = 4.0  # so that events surround several batches
         self.duration *= self.slowness
         for query in self.queries:
-            query.trigger = min(query.trigger * self.slowness, 20.0)
+            query.trigger = query.slowest_trigger = min(query.trigger * self.slowness, 20.0)
 
     # Events
 
