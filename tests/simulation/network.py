@@ -40,7 +40,7 @@ ERRORS: dict[str, tuple[int, ...]] = {
 }
 """Error codes that heal, by request. A broker that is upgraded, or a full group, may refuse a member for a while."""
 
-NOT_COORDINATOR, REBALANCING = 16, 27
+LEADER_NOT_AVAILABLE, NOT_COORDINATOR, REBALANCING = 5, 16, 27
 HANDLED, LATE_ARRIVES = " is handled", "late request arrives"
 LIVENESS = "HeartbeatRequest", "SyncGroupRequest"
 
@@ -137,6 +137,7 @@ class Network:
         self.weights: list[float] = []
         self.arrived_late: Callable[[str], None] = lambda _: None
         self.handled: Callable[[Process, int, str, Any, Any], None] = lambda *_: None
+        self.answered: Callable[[Process, Any], None] = lambda *_: None
         self.heard: dict[str, float] = {}
         """When a process last sent the group a sign of life that was answered."""
         self.joins: dict[str, float] = {}
@@ -317,6 +318,8 @@ class Channel:
         """The error code of a refused request. One that ends a query at its first join is for members only."""
         usual = ERRORS[api][0]
         code = self.network.run.chance.pick(f"error of {api}", usual, ERRORS[api][1:], 0.8)
+        if api == "Metadata" and request.topics is None:
+            code = LEADER_NOT_AVAILABLE  # a list of all topics has none that is unknown
         leaves = getattr(request, "member_epoch", 0) < 0
         may_be_fatal = not leaves and self.process.name in self.network.members
         if code in FATAL_AT_FIRST and not may_be_fatal:
@@ -343,6 +346,7 @@ class Channel:
             run.at(cut_until + RETRANSMITTED, lambda: self._answer(number, response))
             return
         if not self.closed and not self.ended:
+            self.network.answered(self.process, response)
             self.arrived.append((number, response))
             self._wake()
 

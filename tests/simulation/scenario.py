@@ -109,6 +109,7 @@ class Scenario:
         self.truth = Truth(run, self.kafka, GROUP, story.told)
         self.net = network.Network(run, self.kafka.brokers, self.truth.troubles.fault)  # type: ignore[arg-type]
         self.net.handled, members = self.truth.handled, self.truth.membership
+        self.net.answered = self.truth.answered
         members.heard, members.joins, members.unanswered = self.net.heard, self.net.joins, self.net.unanswered
         self.net.with_records, self.net.sent_by = self._with_records, self._sent_by
         self.net.arrived_late = self.truth.troubles.arrives_late

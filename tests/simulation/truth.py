@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from kafka.protocol.consumer import OffsetCommitResponse
+
 from spark_group_source.errors import DataLoss
 from spark_group_source.offsets import BatchOffset, OffsetRange
 from tests.fake import FakeKafka
@@ -41,7 +43,7 @@ class Truth:
         data_may_be_lost: whether records or topics were lost, which ``failOnDataLoss`` tells a query.
         recreated_at: when a topic last was created again.
         checked_at: when each process last asked what the group has committed.
-        permitted: the processes of queries of which the group has accepted a commit.
+        permitted: the processes of queries that know that the group has accepted a commit.
     """
 
     def __init__(self, run: Scheduler, kafka: FakeKafka, group: str, told: Any) -> None:
@@ -300,6 +302,14 @@ class Truth:
             if owned or response.assignment is not None:
                 self.resets.assigned(self.queries[query_name(process)], owned, self.run.now)
 
+    def answered(self, process: Process, response: Any) -> None:
+        """A process has the answer to a request."""
+        if not isinstance(response, OffsetCommitResponse):
+            return
+        for topic in response.topics:
+            if not all(part.error_code for part in topic.partitions):
+                self.permitted.add(process.name)
+
     def _owned(self, member: str, owned: Iterable[Key]) -> None:
         """A member has been told what it owns."""
         for key in owned:
@@ -340,7 +350,6 @@ class Truth:
                 self._lost_partitions(query)
             return
         self.told(what)
-        self.permitted.add(process.name)
         if member:
             self.contract.check_committer(what, key, member)
         self._accepted(query, what, key, member or process.name, part)
