@@ -39,6 +39,7 @@ class EndOffsets:
     """Caches the end offset of each partition. The longer no record arrives, the rarer are the lookups.
 
     ``known`` are the end offsets of the last lookup, ``epochs`` the epochs of the leaders that returned them.
+    ``_topic_ids`` are the ids of the topics of the positions for which they were looked up.
     """
 
     def __init__(self, cluster: Cluster, options: SourceOptions, clock: Clock = monotonic) -> None:
@@ -88,10 +89,14 @@ class EndOffsets:
 
         A topic may be recreated during a lookup. If no batch has read the former topic, nobody else notices that.
         """
-        former = {tp.topic for tp, partition in owned.items() if not partition.may_be_in(self._topic_ids.get(tp, ""))}
+        former: set[str] = set()
+        for tp, partition in owned.items():
+            if not partition.may_be_in(self._topic_ids.get(tp, "")):
+                former.add(tp.topic)
+            if partition.topic_id:
+                self._topic_ids[tp] = partition.topic_id
         if former:
             self.forget(former)
-        self._topic_ids |= {tp: partition.topic_id for tp, partition in owned.items() if partition.topic_id}
 
     def _interval(self, partitions: int) -> float:
         """Seconds between two lookups of this number of partitions."""

@@ -51,7 +51,7 @@ def ends(fake: FakeKafka, hand: Hand) -> Iterator[EndOffsets]:
 def partitions(fake: FakeKafka, count: int) -> Owned:
     """Positions at the start of that many empty partitions."""
     fake.create_topic("t", count)
-    return at(dict.fromkeys((TopicPartition("t", number) for number in range(count)), 0))
+    return at({TopicPartition("t", number): 0 for number in range(count)})
 
 
 def at(positions: Offsets, topic_id: str = "") -> Owned:
