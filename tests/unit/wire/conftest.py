@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from spark_group_source.wire.cluster import Cluster
+from spark_group_source.wire.reachability import ADDRESSES, EAGER, SERVERS
 from spark_group_source.wire.wire_options import WireOptions
 from tests.fake import FakeKafka
 from tests.unit.wire_options import wire_options
@@ -15,6 +16,8 @@ from tests.unit.wire_options import wire_options
 
 @pytest.fixture
 def fake() -> Iterator[FakeKafka]:
+    for remembered in (SERVERS, EAGER, ADDRESSES):
+        remembered.clear()  # the system may give the fake a port of a server that failed in an earlier test
     with FakeKafka(brokers=2) as running:
         running.create_topic("t", partitions=2)
         yield running
