@@ -11,8 +11,7 @@ from socket import socket
 
 from spark_group_source.clock import Deadline
 from spark_group_source.errors import ProtocolError
-from spark_group_source.wire import low_water, sockets
-from spark_group_source.wire.low_water import LowWaterMark
+from spark_group_source.wire import sockets
 from spark_group_source.wire.waiting import wait_ready
 
 MAX_FRAME = 2**30
@@ -51,7 +50,6 @@ class FrameReader:
         self._received = 0
         self._buffer = bytearray()
         self._spare_buffer = bytearray()
-        self._low_water = LowWaterMark()
 
     def receive(self, sock: socket, deadline: Deadline) -> tuple[memoryview, bytearray]:
         """Returns the next response without its length, and the buffer that holds it.
@@ -62,40 +60,23 @@ class FrameReader:
             ProtocolError: the length is impossible.
             Interrupted: the deadline's wakeup was set first.
         """
-        try:
-            if self._frame is None:
-                self._fill(sock, memoryview(self._size), deadline)
-                (size,) = _SIZE.unpack(self._size)
-                self._frame = self._allocate(size)
-            self._fill(sock, self._frame, deadline)
-        finally:
-            # The next wait is one for the first byte of a response, or for the end of the connection.
-            self._low_water.reset(sock)
+        if self._frame is None:
+            self._fill(sock, memoryview(self._size), deadline)
+            (size,) = _SIZE.unpack(self._size)
+            self._frame = self._allocate(size)
+        self._fill(sock, self._frame, deadline)
         frame, self._frame = self._frame, None
         return frame, self._buffer
 
     def _fill(self, sock: socket, target: memoryview, deadline: Deadline) -> None:
         """Receives the rest of ``target``."""
         while self._received < len(target):
-            self._received += self._receive_some(sock, target[self._received :], deadline)
+            self._received += _receive(sock, target[self._received :], deadline)
             # A broker that sends a byte now and then never lets one operation time out. A response that is complete by
             # now is accepted: it may have arrived while this thread waited for another broker.
             if self._received < len(target) and deadline.expired():
                 raise TimeoutError
         self._received = 0
-
-    def _receive_some(self, sock: socket, target: memoryview, deadline: Deadline) -> int:
-        """Returns how many bytes of ``target`` were received; 0 if too few arrived to reach the low-water mark."""
-        if sockets.uses_tls(sock):
-            return _receive_decrypted(sock, target[:MAX_TURN], deadline)
-        self._low_water.raise_for(sock, len(target))
-        if not self._low_water.is_raised:
-            return _receive(sock, target, deadline)
-        try:
-            return _receive(sock, target, deadline.at_most(low_water.PATIENCE))
-        except TimeoutError:
-            self._low_water.halve()
-            return 0
 
     def reuse(self, buffer: bytearray) -> None:
         """Keeps ``buffer`` for a later response. Nothing may use its bytes afterwards.
@@ -129,6 +110,8 @@ class FrameReader:
 
 def _receive(sock: socket, target: memoryview, deadline: Deadline) -> int:
     """Waits for bytes, and receives those that came."""
+    if sockets.uses_tls(sock):
+        return _receive_decrypted(sock, target[:MAX_TURN], deadline)
     if deadline.wakeup is not None:
         return _receive_interruptibly(sock, target, deadline)
     sockets.set_timeout(sock, deadline)
