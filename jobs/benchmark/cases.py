@@ -12,8 +12,9 @@ JVM, TUNED, GROUP, MEMORY = "kafka", "kafka-tuned", "kafka-group", "rows-from-me
 which reads no Kafka."""
 DISTANCES_MS = (0, 10, 50)
 """Round trips to the broker in milliseconds. At 0 the proxy delays nothing: its copies cost all distances the same."""
-SHARE_AT_A_DISTANCE = 0.05
-"""Fraction of the records that Spark's own source reads at a distance as it comes: all would take it many minutes."""
+SHARE_AT_A_DISTANCE, JVM_SHARE_AT_A_DISTANCE = 0.3, 0.05
+"""Fraction of the records that is read at a distance, and that Spark's own source reads as it comes: all would take
+many minutes."""
 QUICK_SHARE = 0.4
 """Fraction of the records that a quick run reads."""
 MICRO_BATCH, MICRO_BATCHES = 1_000, 23
@@ -112,9 +113,10 @@ class Case:
         if self.extent is not Extent.INSIDE:
             return None
         whole = topic.records - RECORDS_AFTER_END * topic.partitions
-        if self.distance_ms and source == JVM:
-            return int(whole * SHARE_AT_A_DISTANCE)
-        return whole
+        if not self.distance_ms:
+            return whole
+        share = JVM_SHARE_AT_A_DISTANCE if source == JVM else SHARE_AT_A_DISTANCE
+        return int(whole * share)
 
     @property
     def has_ceiling(self) -> bool:
