@@ -13,6 +13,9 @@ from spark_group_source.records.batches import RecordBatches
 
 ESTIMATED_RECORD_SIZE = 1024
 """Estimated size in bytes of a record until the first response of its partition."""
+MAX_FIRST_FETCH = 2**20
+"""Maximum size in bytes of a fetch until the first response of its partition. Smaller records than estimated make more
+of a response useless, and from a distant broker a MiB takes up to half a second."""
 MIN_FETCH = 64 * 1024
 """Size in bytes that a fetch may always request of one partition."""
 READ_AHEAD = 4
@@ -54,7 +57,8 @@ class RecordSizes:
         So the size is that of whole record batches, as if each were as large as the largest.
         """
         if not self.largest_batch:
-            return min(max(offsets * ESTIMATED_RECORD_SIZE, max_read_ahead), limit)
+            estimated = min(offsets * ESTIMATED_RECORD_SIZE, MAX_FIRST_FETCH)
+            return min(max(estimated, max_read_ahead), limit)
         needed = ceil(offsets * self.bytes_per_offset / self.largest_batch) * self.largest_batch
         ahead = min(READ_AHEAD * needed, max_read_ahead)
         # One more if record batches are small: its header shows whether the header before it is right.

@@ -14,7 +14,7 @@ import pytest
 
 from spark_group_source.fetch import read_ahead
 from spark_group_source.fetch.cluster_pool import pooled_cluster
-from spark_group_source.fetch.position import ESTIMATED_RECORD_SIZE, MIN_FETCH, READ_AHEAD, RecordSizes
+from spark_group_source.fetch.position import ESTIMATED_RECORD_SIZE, MAX_FIRST_FETCH, MIN_FETCH, READ_AHEAD, RecordSizes
 from spark_group_source.fetch.read_ahead import LOCAL_DIRECTORIES, MAX_AGE, REMOVAL_INTERVAL
 from spark_group_source.fetch.reader import TaskReader, read
 from spark_group_source.offsets import UNKNOWN_EPOCH
@@ -278,9 +278,17 @@ def test_sizes_are_those_of_the_last_response() -> None:
     assert learned(gaps).bytes_per_offset == len(gaps) / 10, "gaps of compaction count"
 
 
-@pytest.mark.parametrize(("offsets", "asked"), [(1, MIN_FETCH), (100, 100 * ESTIMATED_RECORD_SIZE), (10**9, LIMIT)])
-def test_the_size_is_estimated_before_the_first_response(offsets: int, asked: int) -> None:
-    assert RecordSizes().fetch_bytes(offsets, LIMIT, MIN_FETCH) == asked
+@pytest.mark.parametrize(
+    ("offsets", "limit", "asked"),
+    [
+        (1, LIMIT, MIN_FETCH),
+        (100, LIMIT, 100 * ESTIMATED_RECORD_SIZE),
+        (10**9, LIMIT, MAX_FIRST_FETCH),
+        (10**9, MAX_FIRST_FETCH // 2, MAX_FIRST_FETCH // 2),
+    ],
+)
+def test_the_size_is_estimated_before_the_first_response(offsets: int, limit: int, asked: int) -> None:
+    assert RecordSizes().fetch_bytes(offsets, limit, MIN_FETCH) == asked
 
 
 @pytest.mark.parametrize(
