@@ -19,6 +19,8 @@ HEAD = (
     "worker MiB",
 )
 NO_VALUE = "-"
+MIN_WHOLE = 10_000
+"""Rows per second from which a rate is printed in whole thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,8 @@ class Result:
             return number_text(value, "{:.0f} ms")
         if value is None:
             return NO_VALUE
+        if value < MIN_WHOLE:
+            return number_text(value / 1000, "{:,.1f} k/s")
         return number_text(value / 1000, "{:,.0f} k/s")
 
 
