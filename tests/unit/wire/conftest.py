@@ -14,10 +14,15 @@ from tests.fake import FakeKafka
 from tests.unit.wire_options import wire_options
 
 
+@pytest.fixture(autouse=True)
+def nothing_known() -> None:
+    """The system may give a server the port of one that failed in an earlier test."""
+    for remembered in (SERVERS, EAGER, ADDRESSES):
+        remembered.clear()
+
+
 @pytest.fixture
 def fake() -> Iterator[FakeKafka]:
-    for remembered in (SERVERS, EAGER, ADDRESSES):
-        remembered.clear()  # the system may give the fake a port of a server that failed in an earlier test
     with FakeKafka(brokers=2) as running:
         running.create_topic("t", partitions=2)
         yield running

@@ -115,7 +115,6 @@ def test_a_silent_broker_leaves_time_for_another_broker(fake: FakeKafka, cluster
 def test_no_number_of_silent_brokers_keeps_a_lookup_from_the_bootstrap_servers(
     silent: int, seconds: float, delay: float
 ) -> None:
-    SERVERS.clear()
     with FakeKafka(brokers=silent + 1) as fake:
         bootstrap = fake.brokers[silent + 1]
         with closing(Cluster(WireOptions((("127.0.0.1", bootstrap.port),), "test"))) as cluster:

@@ -168,12 +168,6 @@ def test_the_longest_timeouts_of_options_work_on_this_system(server: socket.sock
 DEAD, SILENT, ALIVE = "127.0.0.2", "127.0.0.3", LOOPBACK
 
 
-@pytest.fixture(autouse=True)
-def nothing_known() -> None:
-    SERVERS.clear()
-    ADDRESSES.clear()
-
-
 @pytest.fixture
 def dead(server: socket.socket) -> Iterator[int]:
     """The port of ``server``, at which another address drops every packet that would open a connection."""
