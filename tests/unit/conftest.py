@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import closing
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from hypothesis import settings
 from spark_group_source.wire.waiting import WakeupPipe
 from tests.certificates import Authority
 from tests.unit.hand_clock import Hand
+
+SocketPair = tuple[socket.socket, socket.socket]
+NewSocketPair = Callable[[], SocketPair]
 
 # How long an example takes is the machine's business.
 settings.register_profile("tests", deadline=None)
@@ -40,6 +44,18 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     return monkeypatch
+
+
+@pytest.fixture
+def new_socket_pair() -> Iterator[NewSocketPair]:
+    """Returns both ends of a new connection."""
+    with ExitStack() as opened:
+
+        def connected() -> SocketPair:
+            ours, theirs = socket.socketpair()
+            return opened.enter_context(ours), opened.enter_context(theirs)
+
+        yield connected
 
 
 @pytest.fixture

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from spark_group_source.clock import Deadline
 from spark_group_source.wire.frames import MAX_FRAME, FrameReader
 from spark_group_source.wire.waiting import Interrupted, WakeupPipe
+from tests.unit.conftest import NewSocketPair, SocketPair
 from tests.unit.wire.messages import framed
 from tests.unit.wire_options import LONG, after
 
 BODY = bytes(range(256)) * 2048
 PIECE = 4096
 
-Pair = tuple[socket.socket, socket.socket]
-
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    """Both ends of a connection."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, theirs
+def pair(new_socket_pair: NewSocketPair) -> SocketPair:
+    return new_socket_pair()
 
 
 @pytest.fixture
@@ -54,7 +49,7 @@ def in_pieces(to: socket.socket, sent: bytes) -> threading.Thread:
 
 @pytest.mark.parametrize("interruptible", [False, True])
 def test_a_large_response_that_comes_in_pieces_is_received_whole(
-    pair: Pair, reader: FrameReader, wakeup: WakeupPipe, interruptible: bool
+    pair: SocketPair, reader: FrameReader, wakeup: WakeupPipe, interruptible: bool
 ) -> None:
     ours, theirs = pair
     deadline = Deadline.after(LONG, wakeup=wakeup if interruptible else None)
@@ -64,7 +59,7 @@ def test_a_large_response_that_comes_in_pieces_is_received_whole(
         sending.join()
 
 
-def test_a_short_response_after_a_large_one_takes_no_byte_of_the_next(pair: Pair, reader: FrameReader) -> None:
+def test_a_short_response_after_a_large_one_takes_no_byte_of_the_next(pair: SocketPair, reader: FrameReader) -> None:
     ours, theirs = pair
     sizes = [3 * 2**20 + 5, 4, 2**18, 2**20 + 1, 5]
     sending = threading.Thread(target=theirs.sendall, args=(b"".join(framed(b"v" * size) for size in sizes),))
@@ -73,7 +68,9 @@ def test_a_short_response_after_a_large_one_takes_no_byte_of_the_next(pair: Pair
     sending.join()
 
 
-def test_a_response_after_an_interrupted_wait_is_complete(pair: Pair, reader: FrameReader, wakeup: WakeupPipe) -> None:
+def test_a_response_after_an_interrupted_wait_is_complete(
+    pair: SocketPair, reader: FrameReader, wakeup: WakeupPipe
+) -> None:
     ours, theirs = pair
     theirs.sendall(framed(BODY)[: 3 * PIECE])
     threading.Timer(0.05, wakeup.set).start()
